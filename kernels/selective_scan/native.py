@@ -49,7 +49,7 @@ def selective_scan_forward(
     seeds, batch, channels, length = u.shape
     count = A.shape[-1]
     out = torch.empty_like(u)
-    last = A.new_empty(seeds, batch, channels, count) if want_last_state else A.new_empty(0)
+    last = A.new_empty(seeds, batch, channels, count) if want_last_state else A.new_empty(seeds, 0)
     states = A.new_empty(seeds, batch, saved_states(length), count, channels)
     tensors = [u, delta, A, B, C, D, z, delta_bias, out, last if want_last_state else None, states]
     fixed = (int(B.dim() == 3), int(C.dim() == 3))
@@ -68,6 +68,11 @@ def _sum_middle(partial: Tensor) -> Tensor:
     inner = total[0].numel()
     _library().sum_middle(partial.data_ptr(), partial.shape[0], partial.shape[1], inner, total.data_ptr(), torch.get_num_threads())
     return total
+
+
+def _own(part: Tensor) -> Tensor:
+    """A contiguous copy: outputs of an op must not share memory, and some slices are "contiguous" already."""
+    return part.clone(memory_format=torch.contiguous_format)
 
 
 def selective_scan_backward(
@@ -108,13 +113,14 @@ def selective_scan_backward(
     # (E, G, blocks, rows, 16) → (E, D, rows): the lanes beyond a group's last channel are dropped.
     per_channel = _sum_middle(rows).transpose(3, 4).flatten(2, 3)[:, :, : channels // groups].flatten(1, 2)
     dA, dD, dbias, fixed_B, fixed_C = per_channel.split(parts, 2)
+    varying_B, varying_C = (None if p is None else _sum_middle(p)[0] for p in (partial_B, partial_C))
     return (
         du,
         ddelta,
-        dA.contiguous(),
-        fixed_B.contiguous() if partial_B is None else _sum_middle(partial_B)[0].to(B.dtype),
-        fixed_C.contiguous() if partial_C is None else _sum_middle(partial_C)[0].to(C.dtype),
-        None if D is None else dD[..., 0].contiguous(),
+        _own(dA),
+        _own(fixed_B) if varying_B is None else varying_B.to(B.dtype),
+        _own(fixed_C) if varying_C is None else varying_C.to(C.dtype),
+        None if D is None else _own(dD[..., 0]),
         dz,
-        None if delta_bias is None else dbias[..., 0].contiguous(),
+        None if delta_bias is None else _own(dbias[..., 0]),
     )

@@ -18,7 +18,7 @@ u, delta, z, B, C (E, B, G, N, L) and dout share one dtype; A, D, delta_bias, fi
 dlast_state have the state's dtype (`state_dtype(u.dtype)`: float32, or float64 for float64).
 out, du, ddelta and dz have u's dtype and the layout of `torch.empty_like(u)`; the other gradients are contiguous, in
 the dtype of what they belong to. Any strides, 0 included; sizes 0 are handled by the caller, L ≥ 1.
-last_state (E, B, D, N), empty (size 0) unless wanted. states (E, B, K, N, D), K = saved_states(L): h at the end of
+last_state (E, B, D, N), or an empty (E, 0) unless wanted. states (E, B, K, N, D), K = saved_states(L): h at the end of
 every CHUNK steps but the last, from which the backward pass recomputes the steps of one chunk at a time.
 """
 
@@ -94,12 +94,13 @@ def selective_scan_forward(
         y = y * F.silu(z.to(dtype))
     count = saved_states(length)
     kept = [states[CHUNK * k - 1].transpose(2, 3) for k in range(1, count + 1)]
-    last = states[-1] if want_last_state else x.new_empty(0)
-    return y.to(u.dtype), last, torch.stack(kept, 2) if kept else x.new_empty(_no_states(u, A))
+    last = states[-1] if want_last_state else x.new_empty(u.shape[0], 0)
+    return y.to(u.dtype), last, _stack(kept, x, A.shape[-1])
 
 
-def _no_states(u: Tensor, A: Tensor) -> tuple[int, ...]:
-    return (*u.shape[:2], 0, A.shape[-1], u.shape[2])
+def _stack(kept: list[Tensor], x: Tensor, count: int) -> Tensor:
+    """Chunk states (E, B, K, N, D), K possibly 0."""
+    return torch.stack(kept, 2) if kept else x.new_empty(*x.shape[:2], 0, count, x.shape[2])
 
 
 def _to_form(gradient: Tensor, like: Tensor) -> Tensor:
