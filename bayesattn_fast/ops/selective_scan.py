@@ -1,7 +1,8 @@
 """Selective scan (Mamba, S6): h_t = exp(Δ_t A) h_{t−1} + Δ_t B_t u_t, y_t = C_t · h_t + D u_t, out = y · silu(z).
 
 `selective_scan_fn` and `selective_state_update` have the signatures and results of mamba-ssm's; the definition is
-kernels/selective_scan/reference.py. Gu & Dao (2023), "Mamba: linear-time sequence modeling with selective state spaces".
+kernels/selective_scan/reference.py. Gu & Dao (2023), "Mamba: linear-time sequence modeling with
+selective state spaces".
 """
 
 import functools
@@ -16,6 +17,7 @@ from torch.library import custom_op
 from ..backend import resolve
 from ..kernels.selective_scan import reference
 from ..kernels.selective_scan.reference import Gradients, saved_states, state_dtype
+from ._seed_axis import absent, fold, unfold
 
 Maybe = Tensor | None
 
@@ -41,10 +43,6 @@ def _triton() -> ModuleType:
     return module
 
 
-def _absent(like: Tensor) -> Tensor:
-    return like.new_empty(like.shape[0], 0)
-
-
 @custom_op("bayesattn::selective_scan_forward", mutates_args=())
 def scan_forward(
     u: Tensor,
@@ -67,7 +65,7 @@ def scan_forward(
 
 def _empty_forward(u: Tensor, A: Tensor, want_last_state: bool) -> tuple[Tensor, Tensor, Tensor]:
     seeds, batch, channels, length = u.shape
-    last = A.new_empty(seeds, batch, channels, A.shape[-1]) if want_last_state else _absent(A)
+    last = A.new_empty(seeds, batch, channels, A.shape[-1]) if want_last_state else absent(A)
     return torch.empty_like(u), last, A.new_empty(seeds, batch, saved_states(length), A.shape[-1], channels)
 
 
@@ -96,19 +94,20 @@ def scan_backward(
         return tuple(t.zero_() for t in _empty_backward(u, delta, A, B, C, D, z, delta_bias))  # type: ignore[return-value]
     backward = _implementation(u).selective_scan_backward
     gradients: Gradients = backward(dout, dlast_state, u, delta, A, B, C, D, z, delta_bias, delta_softplus, states)
-    return tuple(_absent(A) if g is None else g for g in gradients)  # type: ignore[return-value]
+    return tuple(absent(A) if g is None else g for g in gradients)  # type: ignore[return-value]
 
 
-def _empty_backward(*inputs: Maybe) -> tuple[Tensor, ...]:
-    u, delta, A, B, C, D, z, delta_bias = inputs
-    assert u is not None and delta is not None and A is not None and B is not None and C is not None
-    first = [torch.empty_like(u), torch.empty_like(delta), *(t.new_empty(t.shape) for t in (A, B, C))]
-    skip, gate, bias = (
-        None if D is None else D.new_empty(D.shape),
-        None if z is None else torch.empty_like(z),
-        None if delta_bias is None else delta_bias.new_empty(delta_bias.shape),
+def _empty_backward(
+    u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Maybe, z: Maybe, delta_bias: Maybe
+) -> tuple[Tensor, ...]:
+    return (
+        torch.empty_like(u),
+        torch.empty_like(delta),
+        *(t.new_empty(t.shape) for t in (A, B, C)),
+        absent(A) if D is None else D.new_empty(D.shape),
+        absent(A) if z is None else torch.empty_like(z),
+        absent(A) if delta_bias is None else delta_bias.new_empty(delta_bias.shape),
     )
-    return (*first, *(_absent(A) if t is None else t for t in (skip, gate, bias)))
 
 
 @scan_backward.register_fake
@@ -126,21 +125,6 @@ def _refuse(ctx: Any, *grads: Tensor) -> None:
 # Without an autograd entry of their own the bare ops would return silent zeros under some transforms.
 scan_forward.register_autograd(_refuse)
 scan_backward.register_autograd(_refuse)
-
-
-def _fold(size: int, in_dims: tuple[int | None, ...], tensors: tuple[Maybe, ...]) -> list[Maybe]:
-    """Move vmap's axis into the seed axis. What has no such axis is expanded: a stride of 0, not a copy."""
-    folded: list[Maybe] = []
-    for tensor, dim in zip(tensors, in_dims, strict=True):
-        if tensor is not None:
-            tensor = tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-            tensor = tensor.flatten(0, 1)
-        folded.append(tensor)
-    return folded
-
-
-def _unfold(size: int, outputs: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    return tuple(t.unflatten(0, (size, t.shape[0] // size)) for t in outputs), (0,) * len(outputs)
 
 
 class _Scan(torch.autograd.Function):
@@ -166,8 +150,8 @@ class _Scan(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
-        tensors = _fold(info.batch_size, in_dims[:8], args[:8])
-        return _unfold(info.batch_size, _Scan.apply(*tensors, *args[8:]))
+        tensors = fold(info.batch_size, in_dims[:8], args[:8])
+        return unfold(info.batch_size, _Scan.apply(*tensors, *args[8:]))
 
 
 class _ScanBackward(torch.autograd.Function):
@@ -192,10 +176,11 @@ class _ScanBackward(torch.autograd.Function):
             full: list[Any] = [None] * len(tensors)
             for i, tensor in zip(present, given, strict=True):
                 full[i] = tensor
-            gradients = reference.selective_scan_backward(*full, ctx.softplus, None)
+            arguments = [*full, ctx.softplus, None]
+            gradients = reference.selective_scan_backward(*arguments)
             return tuple(g for g in gradients if g is not None)
 
-        outputs, pullback = torch.func.vjp(first_derivative, *(tensors[i] for i in present))
+        outputs, pullback, *_ = torch.func.vjp(first_derivative, *(tensors[i] for i in present))
         needed = (u for u, t in zip(upstream, tensors[2:], strict=True) if t is not None)
         filled = (torch.zeros_like(o) if u is None else u for o, u in zip(outputs, needed, strict=True))
         found = dict(zip(present, pullback(tuple(filled)), strict=True))
@@ -203,8 +188,8 @@ class _ScanBackward(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
-        tensors = _fold(info.batch_size, (*in_dims[:10], in_dims[11]), (*args[:10], args[11]))
-        return _unfold(info.batch_size, _ScanBackward.apply(*tensors[:10], args[10], tensors[10]))
+        tensors = fold(info.batch_size, (*in_dims[:10], in_dims[11]), (*args[:10], args[11]))
+        return unfold(info.batch_size, _ScanBackward.apply(*tensors[:10], args[10], tensors[10]))
 
 
 def _expect(name: str, tensor: Maybe, shape: tuple[int, ...], letters: str) -> None:
@@ -225,10 +210,8 @@ def _check_matrix(name: str, matrix: Tensor, u: Tensor, count: int) -> None:
     return _expect(name, matrix, (seeds, batch, groups, count, length), "(B, G, N, L)")
 
 
-def _check(tensors: dict[str, Maybe]) -> None:
+def _check(u: Tensor, A: Tensor, tensors: dict[str, Maybe]) -> None:
     """Shapes, dtypes and devices of tensors with a seed axis."""
-    u, A = tensors["u"], tensors["A"]
-    assert u is not None and A is not None
     for name, tensor in tensors.items():
         if tensor is None:
             continue
@@ -251,9 +234,8 @@ def _check(tensors: dict[str, Maybe]) -> None:
     for name in ("D", "delta_bias"):
         _expect(name, tensors[name], (seeds, channels), "(D,)")
     for name in ("B", "C"):
-        matrix = tensors[name]
-        assert matrix is not None
-        _check_matrix(name, matrix, u, A.shape[-1])
+        if (matrix := tensors[name]) is not None:
+            _check_matrix(name, matrix, u, A.shape[-1])
 
 
 def _same_groups(B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
@@ -285,7 +267,7 @@ def selective_scan_seeds(
     last_state (E, B, D, N). Dtypes, layouts and errors as for `selective_scan_fn`.
     """
     named = {"u": u, "delta": delta, "A": A, "B": B, "C": C, "D": D, "z": z, "delta_bias": delta_bias}
-    _check(named)
+    _check(u, A, named)
     B, C = _same_groups(B, C)
     dtypes = [t.dtype for t in (u, delta, z, B if B.dim() == 5 else None, C if C.dim() == 5 else None) if t is not None]
     dtypes += [torch.float64] * any(t is not None and t.dtype == torch.float64 for t in named.values())
@@ -300,7 +282,12 @@ def selective_scan_seeds(
 
 
 def _with_seed_axis(matrix: Tensor) -> Tensor:
+    """B or C of one seed; (B, N, L) is one group."""
     return matrix[None, :, None] if matrix.dim() == 3 else matrix[None]
+
+
+def _lead(tensor: Maybe) -> Maybe:
+    return None if tensor is None else tensor[None]
 
 
 def selective_scan_fn(
@@ -327,10 +314,16 @@ def selective_scan_fn(
     Raises ValueError naming the argument whose shape or device does not fit; TypeError for complex or integer tensors.
     Gu & Dao (2023), eq. 2."""
     result = selective_scan_seeds(
-        *(u[None], delta[None], A[None], _with_seed_axis(B), _with_seed_axis(C)),
-        *(None if t is None else t[None] for t in (D, z, delta_bias)),
-        delta_softplus=delta_softplus,
-        return_last_state=return_last_state,
+        u[None],
+        delta[None],
+        A[None],
+        _with_seed_axis(B),
+        _with_seed_axis(C),
+        _lead(D),
+        _lead(z),
+        _lead(delta_bias),
+        delta_softplus,
+        return_last_state,
     )
     return (result[0][0], result[1][0]) if isinstance(result, tuple) else result[0]
 
@@ -359,7 +352,16 @@ def selective_state_update(
     wide = torch.promote_types(state.dtype, torch.float32)
     given = {"x": x, "dt": dt, "z": z, "A": A, "B": B, "C": C, "D": D, "dt_bias": dt_bias}
     # Where the axis of heads may be left out, and the rank with it.
-    axes = {"x": (1, 3), "dt": (1, 3), "z": (1, 3), "A": (0, 3), "B": (1, 3), "C": (1, 3), "D": (0, 2), "dt_bias": (0, 2)}
+    axes = {
+        "x": (1, 3),
+        "dt": (1, 3),
+        "z": (1, 3),
+        "A": (0, 3),
+        "B": (1, 3),
+        "C": (1, 3),
+        "D": (0, 2),
+        "dt_bias": (0, 2),
+    }
     full: dict[str, Any] = {}
     for name, tensor in given.items():
         axis, rank = axes[name]

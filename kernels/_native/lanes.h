@@ -254,6 +254,7 @@ struct View {
 struct Plane {
     void* data;
     int64_t dtype, lane_stride, step_stride;
+    // The two axes of `view` that the rectangle spans.
     Plane(const View& view, int lane_axis, int step_axis)
         : data(view.data), dtype(view.dtype), lane_stride(view.stride[lane_axis]), step_stride(view.stride[step_axis]) {}
 };

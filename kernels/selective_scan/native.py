@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .._native import build
-from .._native.views import pack_sizes, pack_views
+from .._native.views import declare_sum_middle, pack_sizes, pack_views, sum_middle
 from .reference import CHUNK, Gradients, saved_states
 
 LANES = 16
@@ -22,10 +22,8 @@ def _library() -> ctypes.CDLL:
     pointer, integer = ctypes.c_void_p, ctypes.c_int64
     library.selective_scan_forward.argtypes = [pointer, pointer, integer]
     library.selective_scan_backward.argtypes = [pointer, pointer, integer, integer]
-    library.sum_middle.argtypes = [pointer, integer, integer, integer, pointer, integer]
-    for function in (library.selective_scan_forward, library.selective_scan_backward, library.sum_middle):
-        function.restype = None
-    return library
+    library.selective_scan_forward.restype = library.selective_scan_backward.restype = None
+    return declare_sum_middle(library)
 
 
 def _groups(B: Tensor, C: Tensor) -> int:
@@ -53,21 +51,9 @@ def selective_scan_forward(
     states = A.new_empty(seeds, batch, saved_states(length), count, channels)
     tensors = [u, delta, A, B, C, D, z, delta_bias, out, last if want_last_state else None, states]
     fixed = (int(B.dim() == 3), int(C.dim() == 3))
-    sizes = pack_sizes(
-        seeds, batch, channels, count, length, _groups(B, C), CHUNK, int(delta_softplus), *fixed, 1, 1
-    )
+    sizes = pack_sizes(seeds, batch, channels, count, length, _groups(B, C), CHUNK, int(delta_softplus), *fixed, 1, 1)
     _library().selective_scan_forward(pack_views(tensors), sizes, torch.get_num_threads())
     return out, last, states
-
-
-def _sum_middle(partial: Tensor) -> Tensor:
-    """Sum over axis 1 in order, whatever the number of threads."""
-    if partial.shape[1] == 1:
-        return partial.squeeze(1)
-    total = partial.new_empty(partial.shape[0], *partial.shape[2:])
-    inner = total[0].numel()
-    _library().sum_middle(partial.data_ptr(), partial.shape[0], partial.shape[1], inner, total.data_ptr(), torch.get_num_threads())
-    return total
 
 
 def _own(part: Tensor) -> Tensor:
@@ -111,9 +97,9 @@ def selective_scan_backward(
     )
     _library().selective_scan_backward(words, sizes, sum(parts), torch.get_num_threads())
     # (E, G, blocks, rows, 16) → (E, D, rows): the lanes beyond a group's last channel are dropped.
-    per_channel = _sum_middle(rows).transpose(3, 4).flatten(2, 3)[:, :, : channels // groups].flatten(1, 2)
+    per_channel = sum_middle(_library(), rows).transpose(3, 4).flatten(2, 3)[:, :, : channels // groups].flatten(1, 2)
     dA, dD, dbias, fixed_B, fixed_C = per_channel.split(parts, 2)
-    varying_B, varying_C = (None if p is None else _sum_middle(p)[0] for p in (partial_B, partial_C))
+    varying_B, varying_C = (None if p is None else sum_middle(_library(), p)[0] for p in (partial_B, partial_C))
     return (
         du,
         ddelta,
