@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from bayesattn_fast.kernels.entropy.reference import entropy_bits
