@@ -84,13 +84,19 @@ def test_seed_step_stream_and_sequence_each_change_the_data(tunnel: Tunnel) -> N
 
 @each_tunnel
 def test_targets_are_exact_samples_of_the_predictive(tunnel: Tunnel) -> None:
-    """Their log-loss is the entropy, and every class comes up as often as predicted, within 5 standard errors."""
+    """Their log-loss is the entropy, and every class comes up as often as predicted, whatever was shown just before:
+    within 5 standard errors."""
     batch = tunnel.sample([11], 0, 3000)
     p = batch.predictive[0].double()
     assert (p.sum(-1) - 1).abs().max() < 1e-5
     surprise = -p.gather(2, batch.targets[0][..., None]).squeeze(2).log2() - batch.entropy[0]
     hits = torch.nn.functional.one_hot(batch.targets[0], tunnel.classes) - p
-    for excess in (surprise[..., None], hits, hits * p):
+    # What was shown at the scored position, before it, and at the scored position before: none tells more than p.
+    at = torch.tensor(tunnel.positions)
+    shown = [batch.inputs[0][:, index].double() for index in (at, at[1:] - 1, at[:-1])]
+    shown = [(x if x.dim() == 2 else x[..., 0]) for x in shown]
+    told = [hits[:, -x.shape[1] :] * ((x - x.mean(0)) / (x.std(0) + 1e-9))[..., None] for x in shown]
+    for excess in (surprise[..., None], hits, hits * p, *(x for x in told if x.shape[1])):
         per_sequence = excess.mean(1)
         error = per_sequence.std(0) / math.sqrt(len(p))
         assert (per_sequence.mean(0).abs() <= 5 * error + 1e-6).all()

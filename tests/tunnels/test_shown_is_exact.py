@@ -126,6 +126,13 @@ def test_recall_tokens_store_pairs_and_ask_for_keys(score_slot: bool) -> None:
     assert 20 < unseen < 60
 
 
+@pytest.mark.parametrize("p_unseen", [0.1, 0.8])
+def test_recall_asks_for_keys_never_stored_as_often_as_stated(p_unseen: float) -> None:
+    entropy = Recall(pairs=3, symbols=9, queries=2, p_unseen=p_unseen).sample([0], 0, 4000).entropy
+    share = float((entropy > 0).double().mean())
+    assert abs(share - p_unseen) < 5 * (p_unseen * (1 - p_unseen) / 8000) ** 0.5
+
+
 def test_recall_of_the_paper_has_329_tokens_and_certain_answers() -> None:
     tunnel = Recall()
     batch = tunnel.sample([0], 0, 30)
