@@ -7,7 +7,7 @@
 """
 
 from .api import Run, train
-from .backend import backend
+from .backends import backend
 
 __version__ = "0.1.0"
 __all__ = ["Run", "__version__", "backend", "train"]

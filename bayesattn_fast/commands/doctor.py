@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .. import backend
+from .. import backends
 from ..kernels._native import build
 from .parsing import parse
 
@@ -57,8 +57,8 @@ def examine() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "compiler": compiler,
         "cache": str(build.cache_folder()),
-        "backend": backend.current(),
-        "ops": {op: _served(op) for op in backend.ops()},
+        "backend": backends.current(),
+        "ops": {op: _served(op) for op in backends.ops()},
     }
 
 
@@ -70,7 +70,7 @@ def _version(name: str) -> str:
 
 
 def _served(op: str) -> dict[str, str]:
-    reasons = {kind: backend.unavailable(op, kind) for kind in ("cpu", "triton")}
+    reasons = {kind: backends.unavailable(op, kind) for kind in ("cpu", "triton")}
     native = f"reference ({reasons['cpu']})" if reasons["cpu"] else "cpu (native)"
     if not torch.cuda.is_available():
         cuda = f"no CUDA device here ({'triton would serve' if not reasons['triton'] else reasons['triton']})"
