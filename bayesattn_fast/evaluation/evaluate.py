@@ -6,15 +6,16 @@ evaluation.summary("kl", "best constant")     # the same of a predictor that lea
 write_table("metrics.parquet", evaluation.to_rows(step=4000))
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bayesattn_fast.evaluation.metrics import METRICS, log_of, log_probabilities, pointwise, truth_scores
-from bayesattn_fast.evaluation.references import (
+from ..tunnels.protocol import Batch, Stream, Tunnel
+from .metrics import METRICS, log_of, log_probabilities, pointwise, truth_scores
+from .references import (
     BEST_CONSTANT,
     EXACT,
     POSITION_ONLY,
@@ -22,9 +23,8 @@ from bayesattn_fast.evaluation.references import (
     best_position_entropy,
     common_references,
 )
-from bayesattn_fast.evaluation.summary import MODEL, Interval, find_warnings, interval
-from bayesattn_fast.evaluation.totals import Scores, Totals
-from bayesattn_fast.tunnels.protocol import Batch, Stream, Tunnel
+from .summary import MODEL, Interval, find_warnings, interval
+from .totals import Scores, Totals
 
 Predict = Callable[[Tensor], Tensor]
 """inputs (E, b, N) or (E, b, N, d_in) → logits (E, b, P, C) at the tunnel's scored positions."""
@@ -38,7 +38,8 @@ class Evaluation:
     """What a model and the reference predictors scored on the same held-out sequences.
 
     tunnel: its name; seeds: E of them, the first axis of every tensor; sequences: per seed; trained: how many of the P
-    scored positions training covered; predictors: scores by name, "model" first.
+    scored positions training covered; predictors: scores by name, "model" first; diverged: seed → step at which it
+    was frozen, left out of means over seeds.
     """
 
     tunnel: str
@@ -47,6 +48,7 @@ class Evaluation:
     scored: int
     trained: int
     predictors: dict[str, Scores]
+    diverged: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def spans(self) -> dict[str, slice]:
@@ -56,20 +58,26 @@ class Evaluation:
             spans |= {"trained": slice(0, self.trained), "beyond": slice(self.trained, None)}
         return spans
 
+    @property
+    def overall(self) -> dict[str, Tensor]:
+        """The model's scores over all positions by metric, each (E,) float64."""
+        return {metric: self.per_seed(metric) for metric in METRICS}
+
     def per_seed(self, metric: str, predictor: str = MODEL, span: str = "all") -> Tensor:
         """Mean of the metric over sequences and the positions of the span, (E,) float64."""
         return self.predictors[predictor].mean(metric, self.spans[span])
 
     def summary(self, metric: str, predictor: str = MODEL, span: str = "all") -> Interval:
         """Mean over seeds with its 95 % t-interval, which one seed does not have."""
-        return interval(self.per_seed(metric, predictor, span).tolist())
+        values = zip(self.seeds, self.per_seed(metric, predictor, span).tolist(), strict=True)
+        return interval([value for seed, value in values if seed not in self.diverged])
 
     def to_rows(self, step: int = 0) -> list[dict[str, Any]]:
         """Tidy rows for metrics.parquet.
 
         Columns: seed, step (of training), predictor, scored (P, which tells lengths apart), sequences, span
-        ("position", "all", "trained" or "beyond"), position (1-based; null but for span "position"), the metrics, and
-        sampled_loss_se (null but for span "all").
+        ("position", "all", "trained" or "beyond"), position (1-based; null but for span "position"), diverged (the
+        step, or null), the metrics, and sampled_loss_se (null but for span "all").
         """
         rows: list[dict[str, Any]] = []
         for name, scores in self.predictors.items():
@@ -89,6 +97,7 @@ class Evaluation:
             "predictor": predictor,
             "scored": self.scored,
             "sequences": self.sequences,
+            "diverged": self.diverged.get(seed),
         }
 
     def _span_rows(self, head: dict[str, Any], scores: Scores, e: int) -> Iterator[dict[str, Any]]:
@@ -118,14 +127,15 @@ def evaluate(
     sequences: int = 2048,
     chunk: int | None = None,
     trained: int | None = None,
+    diverged: Mapping[int, int] | None = None,
     device: torch.device | str = "cpu",
 ) -> Evaluation:
     """Score `predict` and the reference predictors on `sequences` held-out sequences of every seed.
 
     predict: inputs (E, b, N[, d_in]) → logits or log-probabilities (E, b, P, C); the caller has put the model into
     evaluation mode. chunk: sequences per seed in one call of predict; it changes memory, not results. trained: how many
-    scored positions training covered, where the tunnel is longer than that. The sequences are those of
-    Stream.HELD_OUT, step 0, which training never draws.
+    scored positions training covered, where the tunnel is longer than that. diverged: seed → step of the seeds that
+    training froze. The sequences are those of Stream.HELD_OUT, step 0, which training never draws.
 
     Raises ValueError for an empty request and for logits of another shape.
     """
@@ -156,7 +166,7 @@ def evaluate(
     results = {name: total.result() for name, total in totals.items()}
     results[BEST_CONSTANT] = results[BEST_CONSTANT].replace(best_constant_entropy(entropies))
     results[POSITION_ONLY] = results[POSITION_ONLY].replace(best_position_entropy(entropies))
-    return Evaluation(tunnel.name, seeds, sequences, scored, trained, results)
+    return Evaluation(tunnel.name, seeds, sequences, scored, trained, results, dict(diverged or {}))
 
 
 def _truth(batches: Iterator[Batch], sequences: int) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bayesattn_fast.evaluation.references import EXACT
+from .references import EXACT
 
 MODEL = "model"
 ROUNDING = 1e-6
@@ -72,8 +72,10 @@ def _finding(row: Mapping[str, Any]) -> str | None:
         if abs(excess) > chance:
             return "the tunnel's sampled answers do not follow its exact predictive: a bug of the tunnel"
     if row["predictor"] == MODEL:
+        if row["diverged"] is not None:
+            return f"diverged at step {row['diverged']}, frozen there and left out of means over seeds"
         if math.isnan(row["loss"]):
-            return "predictions are not finite: the seed has diverged, and is left out of means over seeds"
+            return "predictions are not finite; left out of means over seeds"
         if row["gap"] < -ROUNDING:
             return "the loss is below the Bayes floor, which is impossible: a bug"
         if excess < -chance:

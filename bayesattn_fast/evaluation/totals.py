@@ -7,7 +7,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from bayesattn_fast.evaluation.metrics import METRICS
+from .metrics import METRICS
 
 
 @dataclass(frozen=True)

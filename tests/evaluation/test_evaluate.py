@@ -167,7 +167,7 @@ def test_answers_that_do_not_follow_the_predictive_are_reported_as_a_bug_of_the_
     assert any("rules out" in text for text in evaluate(blurred, Impossible(), [0], sequences=50).warnings)
 
 
-def test_diverged_seed_is_named_and_left_out_of_the_mean() -> None:
+def test_seed_of_broken_predictions_is_named_and_left_out_of_the_mean() -> None:
     def half_broken(inputs: Tensor) -> Tensor:
         logits = blurred(inputs).clone()
         logits[1] = torch.nan
@@ -178,9 +178,14 @@ def test_diverged_seed_is_named_and_left_out_of_the_mean() -> None:
     assert evaluation.per_seed("kl").isnan().tolist() == [False, True, False]
     assert evaluation.summary("kl").seeds == 2
     assert evaluation.summary("kl").mean == pytest.approx(float(healthy.per_seed("kl")[[0, 2]].mean()))
-    assert evaluation.warnings == (
-        "seed 8: predictions are not finite: the seed has diverged, and is left out of means over seeds",
-    )
+    assert evaluation.warnings == ("seed 8: predictions are not finite; left out of means over seeds",)
+
+
+def test_seed_frozen_by_training_is_named_with_its_step_and_left_out_of_the_mean() -> None:
+    evaluation = evaluate(blurred, URN, [7, 8, 9], sequences=40, diverged={8: 412})
+    assert evaluation.summary("kl").mean == pytest.approx(float(evaluation.per_seed("kl")[[0, 2]].mean()))
+    assert evaluation.warnings == ("seed 8: diverged at step 412, frozen there and left out of means over seeds",)
+    assert {row["diverged"] for row in evaluation.to_rows() if row["seed"] == 8} == {412}
 
 
 def test_longer_tunnel_reports_trained_positions_apart() -> None:
