@@ -5,7 +5,7 @@ paper sizes are those of arXiv 2512.22471 and 2512.22473, where these give any.
 """
 
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import Any
 
 from bayesattn_fast.tunnels.bijection import Bijection
 from bayesattn_fast.tunnels.hmm import Hmm
@@ -42,7 +42,7 @@ def make(name: str, **sizes: Any) -> Tunnel:
     return kind(**sizes)
 
 
-def preset(name: str, sizes: Literal["quick", "paper"]) -> Tunnel:
+def preset(name: str, sizes: str) -> Tunnel:
     """The tunnel of that name in its "quick" or "paper" sizes; ValueError for a name that does not exist."""
     return PRESETS[_known(sizes, "preset", PRESETS)][_known(name, "tunnel", TUNNELS)]
 
