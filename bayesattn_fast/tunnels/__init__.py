@@ -19,14 +19,14 @@ TUNNELS: dict[str, type[Any]] = {kind.name: kind for kind in (Bijection, Hmm, Re
 PRESETS: dict[str, dict[str, Tunnel]] = {
     "quick": {
         "bijection": Bijection(symbols=8, pairs=7),
-        "hmm": Hmm(steps=10),
+        "hmm": Hmm(observations=10),
         "regression": Regression(pairs=16),
         "recall": Recall(pairs=8, symbols=32, fillers=4),
         "markov": Markov(chain=65),
     },
     "paper": {
         "bijection": Bijection(symbols=20, pairs=19),
-        "hmm": Hmm(steps=20),
+        "hmm": Hmm(observations=20),
         "regression": Regression(dimensions=4, pairs=32),
         "recall": Recall(pairs=64, symbols=256, fillers=32),
         "markov": Markov(chain=2000),

@@ -68,8 +68,8 @@ def test_bijection_follows_its_draw_order(with_replacement: bool) -> None:
     assert drawn(Bijection(with_replacement=with_replacement)) == (tokens, [pi[key] for key in keys])
 
 
-@pytest.mark.parametrize("target", ["state", "observation"])
-def test_hmm_follows_its_draw_order(target: str) -> None:
+@pytest.mark.parametrize("answer", ["state", "observation"])
+def test_hmm_follows_its_draw_order(answer: str) -> None:
     words = Words()
     transition = [words.hundredths(5) for _ in range(5)]
     emission = [words.hundredths(7) for _ in range(5)]
@@ -79,8 +79,8 @@ def test_hmm_follows_its_draw_order(target: str) -> None:
         states.append(words.pick(transition[states[-1]]))
     tokens = [96, *(p - 5 for row in transition for p in row), 97, *(p - 5 for row in emission for p in row), 98]
     tokens += [token for o in observations[:8] for token in (99, 100 + o)]
-    answers = states[:8] if target == "state" else observations[1:]
-    assert drawn(Hmm(symbols=7, steps=8, target=target)) == (tokens, answers)
+    answers = states[:8] if answer == "state" else observations[1:]
+    assert drawn(Hmm(symbols=7, observations=8, answer=answer)) == (tokens, answers)
 
 
 @pytest.mark.parametrize("p_unseen", [0.0, 0.6])
