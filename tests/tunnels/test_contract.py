@@ -157,7 +157,7 @@ REFUSALS = [
     ("markov", {"stay": 1.0}, r"stay must lie in \[0, 1\); got 1.0"),
     ("markov", {"chain": 1}, "chain must be an integer of at least 2"),
     ("bijektion", {}, "there is no tunnel 'bijektion'; did you mean 'bijection'"),
-    ("hmm", {"step": 3}, "there is no hmm size 'step'; did you mean 'steps'"),
+    ("hmm", {"observation": 3}, "there is no hmm size 'observation'; did you mean 'observations'"),
 ]
 
 
