@@ -87,7 +87,11 @@ def alike(curves: Mapping[str, Sequence[float]]) -> list[list[str]]:
 
 
 def draw_references(
-    ax: "Axes", results: Results, curves: Mapping[str, Sequence[float]], groups: Sequence[Sequence[str]]
+    ax: "Axes",
+    results: Results,
+    curves: Mapping[str, Sequence[float]],
+    groups: Sequence[Sequence[str]],
+    colour: str | None = None,
 ) -> None:
     """Reference predictors as dashed lines, one for each group of names; a curve of one value goes all the way across.
 
@@ -95,8 +99,8 @@ def draw_references(
     """
     looks = reference_looks(results)
     for names in groups:
-        colour, dash = looks[names[0]]
-        look: dict[str, Any] = {"color": colour, "linestyle": dash, "linewidth": 1.3, "label": ", ".join(names)}
+        own, dash = looks[names[0]]
+        look: dict[str, Any] = {"color": colour or own, "linestyle": dash, "linewidth": 1.3, "label": ", ".join(names)}
         log = ax.get_yscale() == "log"
         values = [math.nan if log and abs(value) < 1e-9 else value for value in curves[names[0]]]
         if len(values) == 1:
@@ -261,7 +265,7 @@ def comparison_figure(records: Mapping[str, RunRecord]) -> "Figure":
     references = _reference_curves(first, "kl")
     values = [m.mean for curve in means.values() for m in curve]
     log_scale(ax, [*values, *(max(map(_finite, level)) for level in references.values())])
-    draw_references(ax, first, references, alike(references))
+    draw_references(ax, first, references, alike(references), colour="#777777")
     for i, (label, curve) in enumerate(means.items()):
         draw_mean(ax, x, curve, RUN_COLOURS[i % len(RUN_COLOURS)], label)
     ax.set_ylabel("KL(Bayes‖model) (bits, log scale)")

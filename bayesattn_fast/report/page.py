@@ -8,6 +8,7 @@ from typing import Any
 
 from ..evaluation.metrics import METRICS, Metric
 from ..evaluation.references import BEST_CONSTANT, EXACT, POSITION_ONLY, UNIFORM
+from ..evaluation.summary import MODEL
 from ..storage import write_text
 from .figures import write_comparison_figure, write_figures
 from .numbers import listed, number
@@ -38,7 +39,7 @@ CAPTIONS = {
     "loss": (
         "Training",
         "Left: the loss on training batches, averaged over short stretches of steps, and the lowest loss that any "
-        "predictor can have on them. Right: the difference, on a logarithmic scale; the line breaks where chance puts it "
+        "predictor can have on them. Right: the difference, on a logarithmic scale, with gaps where chance puts it "
         "below zero. Diamonds are exact expectations over the held-out sequences.",
     ),
     "predictors": (
@@ -135,10 +136,9 @@ def run_sections(record: RunRecord, figures: Mapping[str, Path]) -> Iterator[Sec
         f"step {results.step:,}. The lines below the model are predictors that were not trained."
     )
     yield Section("Result", texts=[about], tables=[_result_grid(results)])
-    if lengths := [
-        Line("reference" if cells[1] != "model" else "mean", *_split(cells)) for cells in length_lines(record.rows)
-    ]:
-        yield Section("Beyond the trained length", tables=[Grid("positions", LENGTH_COLUMNS, lengths)])
+    if lengths := list(length_lines(record.rows)):
+        lines = [Line("mean" if name == MODEL else "reference", name, cells) for name, *cells in lengths]
+        yield Section("Beyond the trained length", tables=[Grid("predictor", LENGTH_COLUMNS, lines)])
     yield Section("Figures", pictures=[_picture(name, path) for name, path in figures.items()])
     yield Section("What was trained", settings=list(_settings(record)))
     yield _definitions([record])
@@ -146,16 +146,13 @@ def run_sections(record: RunRecord, figures: Mapping[str, Path]) -> Iterator[Sec
 
 
 LENGTH_COLUMNS = (
-    Metric("predictor", "", ""),
-    Metric("KL, trained positions", "bits", METRICS["kl"].definition),
-    Metric("KL, beyond", "bits", METRICS["kl"].definition),
-    Metric("entropy error, trained positions", "bits", METRICS["entropy_abs_error"].definition),
-    Metric("entropy error, beyond", "bits", METRICS["entropy_abs_error"].definition),
+    Metric("positions", "", "Scored positions of the sequences."),
+    *(
+        Metric(f"{METRICS[metric].label}, {span}", METRICS[metric].unit, METRICS[metric].definition)
+        for metric in ("kl", "entropy_abs_error")
+        for span in ("trained", "beyond")
+    ),
 )
-
-
-def _split(cells: Sequence[str]) -> tuple[str, Sequence[str]]:
-    return cells[0], cells[1:]
 
 
 def _lead(record: RunRecord) -> str:

@@ -72,26 +72,26 @@ def length_table(rows: Sequence[Row]) -> "Table | None":
     lines = list(length_lines(rows))
     if not lines:
         return None
-    table = _empty_table("Length generalisation (mean over seeds)", "scored", ())
-    for name in ("predictor", "KL trained", "KL beyond", "entropy error trained", "entropy error beyond"):
-        table.add_column(name, justify="left" if name == "predictor" else "right")
+    table = _empty_table("Length generalisation, mean over seeds", "predictor", ())
+    for name in ("positions", "KL trained", "KL beyond", "entropy error trained", "entropy error beyond"):
+        table.add_column(name, justify="right")
     for line in lines:
-        table.add_row(*line)
+        table.add_row(*line, style="bold" if line[0] == MODEL else "cyan")
     return table
 
 
 def length_lines(rows: Sequence[Row]) -> Iterator[list[str]]:
-    """Cells: length, predictor, KL trained and beyond, entropy error trained and beyond."""
+    """Cells: predictor, positions, KL trained and beyond, entropy error trained and beyond."""
     for scored in Results.of(rows).lengths:
         results = Results.of(rows, scored=scored)
         if "beyond" in results.spans:
-            for name in (MODEL, *results.references):
+            for name in (MODEL, *(name for name in results.references if name != EXACT)):
                 cells = [
                     number(results.summary(metric, name, span).mean)
                     for metric in ("kl", "entropy_abs_error")
                     for span in ("trained", "beyond")
                 ]
-                yield [f"{scored} ({results.trained} trained)", name, *cells]
+                yield [name, f"{scored} ({results.trained} trained)", *cells]
 
 
 def _empty_table(title: str | None, first: str, metrics: Sequence[str]) -> "Table":

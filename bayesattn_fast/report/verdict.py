@@ -36,7 +36,7 @@ def verdict(results: Results) -> Verdict:
     beaten = _seeds_below(results, best)
     if beaten == 0:
         text = (
-            f"The model has learnt nothing from the context: it is {distance}, no closer than the {best} predictor "
+            f"The model shows no sign of using the context: it is {distance}, no closer than the {best} predictor "
             f"({number(level)} bits), which reads none."
         )
         return Verdict("nothing", text)
