@@ -75,9 +75,9 @@ class Evaluation:
     def to_rows(self, step: int = 0) -> list[dict[str, Any]]:
         """Tidy rows for metrics.parquet.
 
-        Columns: seed, step (of training), predictor, scored (P, which tells lengths apart), sequences, span
-        ("position", "all", "trained" or "beyond"), position (1-based; null but for span "position"), diverged (the
-        step, or null), the metrics, and sampled_loss_se (null but for span "all").
+        Columns: seed, step (of training), predictor, scored (P, which tells lengths apart), trained (how many of them
+        training covered), sequences, span ("position", "all", "trained" or "beyond"), position (1-based; null but for
+        span "position"), diverged (the step, or null), the metrics, sampled_loss_se (null but for span "all").
         """
         rows: list[dict[str, Any]] = []
         for name, scores in self.predictors.items():
@@ -96,6 +96,7 @@ class Evaluation:
             "step": step,
             "predictor": predictor,
             "scored": self.scored,
+            "trained": self.trained,
             "sequences": self.sequences,
             "diverged": self.diverged.get(seed),
         }
