@@ -2,7 +2,14 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
+
+
+def in_layout_of(like: Tensor | None, result: Tensor) -> Tensor:
+    """`result` in the layout that a fake kernel promises: that of torch.empty_like(like), contiguous without one."""
+    promised = result.new_empty(result.shape) if like is None else torch.empty_like(like)
+    return result if result.stride() == promised.stride() else promised.copy_(result)
 
 
 def absent(like: Tensor) -> Tensor:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.library import custom_op
 
-from ..backend import resolve
+from ..backends import resolve
 from ..kernels.causal_conv1d import reference
-from ._seed_axis import absent, fold, unfold
+from ._seed_axis import absent, fold, in_layout_of, unfold
 
 Maybe = Tensor | None
 WIDTHS = (2, 3, 4)
@@ -39,7 +39,8 @@ def conv_forward(x: Tensor, weight: Tensor, bias: Maybe, seq_idx: Maybe, initial
     """out of tensors with a seed axis; the contract is kernels/causal_conv1d/reference.py."""
     if x.numel() == 0:
         return torch.empty_like(x)
-    return _implementation(x).causal_conv1d_forward(x, weight, bias, seq_idx, initial_states, silu)
+    out = _implementation(x).causal_conv1d_forward(x, weight, bias, seq_idx, initial_states, silu)
+    return in_layout_of(x, out)
 
 
 @conv_forward.register_fake
@@ -57,7 +58,9 @@ def conv_backward(
         return tuple(t.zero_() for t in shapes)  # type: ignore[return-value]
     backward = _implementation(x).causal_conv1d_backward
     gradients = backward(dout, x, weight, bias, seq_idx, initial_states, silu)
-    return tuple(absent(weight) if g is None else g for g in gradients)  # type: ignore[return-value]
+    return tuple(  # type: ignore[return-value]
+        absent(weight) if g is None else in_layout_of(None if i else x, g) for i, g in enumerate(gradients)
+    )
 
 
 def _empty_backward(x: Tensor, weight: Tensor, bias: Maybe, initial_states: Maybe) -> tuple[Tensor, ...]:

@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.library import custom_op
 
-from ..backend import resolve
+from ..backends import resolve
 from ..kernels.selective_scan import reference
 from ..kernels.selective_scan.reference import Gradients, saved_states, state_dtype
-from ._seed_axis import absent, fold, unfold
+from ._seed_axis import absent, fold, in_layout_of, unfold
 
 Maybe = Tensor | None
 
@@ -60,7 +60,8 @@ def scan_forward(
     if u.numel() == 0:
         return _empty_forward(u, A, want_last_state)
     forward = _implementation(u).selective_scan_forward
-    return forward(u, delta, A, B, C, D, z, delta_bias, delta_softplus, want_last_state)
+    out, last, states = forward(u, delta, A, B, C, D, z, delta_bias, delta_softplus, want_last_state)
+    return in_layout_of(u, out), in_layout_of(None, last), in_layout_of(None, states)
 
 
 def _empty_forward(u: Tensor, A: Tensor, want_last_state: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -94,7 +95,10 @@ def scan_backward(
         return tuple(t.zero_() for t in _empty_backward(u, delta, A, B, C, D, z, delta_bias))  # type: ignore[return-value]
     backward = _implementation(u).selective_scan_backward
     gradients: Gradients = backward(dout, dlast_state, u, delta, A, B, C, D, z, delta_bias, delta_softplus, states)
-    return tuple(absent(A) if g is None else g for g in gradients)  # type: ignore[return-value]
+    kept = {0: u, 1: delta, 6: z}  # the gradients that keep the layout of their tensor
+    return tuple(  # type: ignore[return-value]
+        absent(A) if g is None else in_layout_of(kept.get(i), g) for i, g in enumerate(gradients)
+    )
 
 
 def _empty_backward(

@@ -47,19 +47,27 @@ struct FlushDenormals {
 
 static inline void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
 
-// 2^x for any x: exact at 0, within 1e-7 elsewhere, 0 and inf at the ends, NaN kept.
-static inline vf exp2_lanes(vf x) {
-#if defined(__AVX512F__) && defined(__AVX512DQ__)
-    vf r = (vf)_mm512_reduce_ps((__m512)x, 8);  // x − nearest integer; 0 for ±inf
-    vf n = x - r;
+// Keeps the compiler, which may reassociate, from seeing through a rounding that is meant.
+static inline vf rounded(vf x) {
+#if defined(__AVX512F__)
+    asm("" : "+v"(x));
 #else
-    x = x < splat(-300.0f) ? splat(-300.0f) : x;
-    x = x > splat(300.0f) ? splat(300.0f) : x;
-    const vf magic = splat(12582912.0f);  // 1.5 · 2^23: adding it rounds to an integer
-    vf n = (x + magic) - magic;
-    asm("" : "+m"(n));  // or reassociation would cancel the two
-    vf r = x - n;
+    asm("" : "+m"(x));
 #endif
+    return x;
+}
+
+// The integer nearest to x, and 2^r · 2^n for |r| ≤ 1/2 and an integer n: exact at r = 0, within 1e-7 elsewhere.
+static inline vf nearest(vf x) {
+#if defined(__AVX512F__) && defined(__AVX512DQ__)
+    return x - (vf)_mm512_reduce_ps((__m512)x, 8);  // the remainder of ±inf is 0
+#else
+    const vf magic = splat(12582912.0f);  // 1.5 · 2^23: adding it rounds to an integer
+    return rounded(x + magic) - magic;
+#endif
+}
+
+static inline vf power(vf r, vf n) {
     // Minimax coefficients of (2^r − 1) / r on [−1/2, 1/2], weighted by r / 2^r: 9.2e-8 in 2^r, vanishing at r = 0.
     vf p = splat(1.326472731307149e-3f);
     p = p * r + splat(9.671512991189957e-3f);
@@ -67,7 +75,7 @@ static inline vf exp2_lanes(vf x) {
     p = p * r + splat(2.4022242426872253e-1f);
     p = p * r + splat(6.931470036506653e-1f);
     p = p * r + splat(1.0f);
-#if defined(__AVX512F__) && defined(__AVX512DQ__)
+#if defined(__AVX512F__)
     return (vf)_mm512_scalef_ps((__m512)p, (__m512)n);
 #else
     vi whole = __builtin_convertvector(n, vi), half = whole >> 1;
@@ -76,8 +84,28 @@ static inline vf exp2_lanes(vf x) {
 #endif
 }
 
+// 2^x for any x: 0 and inf at the ends, NaN kept.
+static inline vf exp2_lanes(vf x) {
+#if defined(__AVX512F__) && defined(__AVX512DQ__)
+    vf r = (vf)_mm512_reduce_ps((__m512)x, 8);
+    return power(r, x - r);
+#else
+    x = x < splat(-250.0f) ? splat(-250.0f) : x;
+    x = x > splat(250.0f) ? splat(250.0f) : x;
+    vf n = nearest(x);
+    return power(x - n, n);
+#endif
+}
+
 constexpr float LOG2E = 1.44269504088896340736f;
-static inline vf exp_lanes(vf x) { return exp2_lanes(x * LOG2E); }
+
+// exp(x) for x ≤ 0, with relative precision far down: x·log2(e) would carry a rounding of |x| · 2^-24.
+static inline vf exp_negative(vf x) {
+    x = x < splat(-150.0f) ? splat(-150.0f) : x;
+    vf n = nearest(x * LOG2E);
+    vf r = rounded(x - n * 0.693359375f) + n * 2.12194440e-4f;  // ln 2 in two parts; the first product is exact
+    return power(r * LOG2E, n);
+}
 
 // 1 / x for 1 ≤ x ≤ 8: a table look-up and one Newton step where a division would take four times as long.
 static inline vf reciprocal(vf x) {
@@ -91,14 +119,14 @@ static inline vf reciprocal(vf x) {
 
 static inline vf sigmoid_lanes(vf x) {
     vi negative = x < splat(0.0f);
-    vf w = exp_lanes(select(negative, x, -x));
+    vf w = exp_negative(select(negative, x, -x));
     return select(negative, w, splat(1.0f)) * reciprocal(1.0f + w);
 }
 
 // softplus(x) = max(x, 0) + log1p(exp(−|x|)), relative precision kept for very negative x; slope = sigmoid(x).
 static inline vf softplus_lanes(vf x, vf& slope) {
     vi negative = x < splat(0.0f);
-    vf w = exp_lanes(select(negative, x, -x)), r = reciprocal((1.0f + w) * (2.0f + w));
+    vf w = exp_negative(select(negative, x, -x)), r = reciprocal((1.0f + w) * (2.0f + w));
     slope = select(negative, w, splat(1.0f)) * ((2.0f + w) * r);
     // log1p(w) = 2 atanh(s), s = w / (2 + w) ≤ 1/3
     vf s = w * ((1.0f + w) * r), q = s * s;

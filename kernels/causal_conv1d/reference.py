@@ -88,9 +88,10 @@ def causal_conv1d_backward(
         reaching = dpre if mask is None else torch.where(mask, dpre, 0.0)
         dweight.append((reaching * taps[..., k : k + length]).sum((1, 3)))
         dtaps = dtaps + F.pad(weight[:, None, :, k, None] * reaching, (k, width - 1 - k))
+    # Copies: the two parts of dtaps must not share memory.
     return (
-        dtaps[..., width - 1 :].to(x.dtype),
+        dtaps[..., width - 1 :].to(x.dtype, copy=True),
         torch.stack(dweight, -1),
         None if bias is None else dpre.sum((1, 3)),
-        None if initial_states is None else dtaps[..., : width - 1].to(initial_states.dtype),
+        None if initial_states is None else dtaps[..., : width - 1].to(initial_states.dtype, copy=True),
     )
