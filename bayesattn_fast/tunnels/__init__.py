@@ -5,7 +5,7 @@ paper sizes are those of arXiv 2512.22471 and 2512.22473, where these give any.
 """
 
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import Any
 
 from bayesattn_fast.tunnels.bijection import Bijection
 from bayesattn_fast.tunnels.hmm import Hmm
@@ -19,14 +19,14 @@ TUNNELS: dict[str, type[Any]] = {kind.name: kind for kind in (Bijection, Hmm, Re
 PRESETS: dict[str, dict[str, Tunnel]] = {
     "quick": {
         "bijection": Bijection(symbols=8, pairs=7),
-        "hmm": Hmm(steps=10),
+        "hmm": Hmm(observations=10),
         "regression": Regression(pairs=16),
         "recall": Recall(pairs=8, symbols=32, fillers=4),
         "markov": Markov(chain=65),
     },
     "paper": {
         "bijection": Bijection(symbols=20, pairs=19),
-        "hmm": Hmm(steps=20),
+        "hmm": Hmm(observations=20),
         "regression": Regression(dimensions=4, pairs=32),
         "recall": Recall(pairs=64, symbols=256, fillers=32),
         "markov": Markov(chain=2000),
@@ -42,7 +42,7 @@ def make(name: str, **sizes: Any) -> Tunnel:
     return kind(**sizes)
 
 
-def preset(name: str, sizes: Literal["quick", "paper"]) -> Tunnel:
+def preset(name: str, sizes: str) -> Tunnel:
     """The tunnel of that name in its "quick" or "paper" sizes; ValueError for a name that does not exist."""
     return PRESETS[_known(sizes, "preset", PRESETS)][_known(name, "tunnel", TUNNELS)]
 

@@ -7,8 +7,8 @@ Probability p is token 100p − 5 (0 … 95); 96 [TRANS], 97 [EMIT], 98 [SEP], 9
 S = O = 5: a header of 53 tokens, N = 53 + 2K, vocabulary 105.
 
 Scored at the token of every o_t, positions header + 1 + 2t:
-    target "state"        p(s_t | o_1 … o_t), S classes; the hidden state itself is an exact sample of it
-    target "observation"  p(o_{t+1} | o_1 … o_t), O classes
+    answer "state"        p(s_t | o_1 … o_t), S classes; the hidden state itself is an exact sample of it
+    answer "observation"  p(o_{t+1} | o_1 … o_t), O classes
 both exact for the rounded matrices that the sequence shows. Mean posterior entropy at K = 20: 1.91 bits; the uniform
 predictor errs by 0.41 bits.
 Primitive: belief transport. Source: "The Bayesian Geometry of Transformer Attention", arXiv 2512.22471.
@@ -35,22 +35,22 @@ WINDOWS = (1, 2, 3, 5)
 
 @dataclass(frozen=True)
 class Hmm:
-    """HMM filtering with S = states, O = symbols and K = steps observations."""
+    """HMM filtering with S = states, O = symbols and K = observations."""
 
     name: ClassVar[str] = "hmm"
     primitive: ClassVar[str] = "belief transport"
 
     states: int = 5
     symbols: int = 5
-    steps: int = 20
-    target: Literal["state", "observation"] = "state"
+    observations: int = 20
+    answer: Literal["state", "observation"] = "state"
 
     def __post_init__(self) -> None:
-        at_least(self, states=2, symbols=2, steps=1)
+        at_least(self, states=2, symbols=2, observations=1)
         most = TOTAL // FLOOR
         at_most(self, f"every probability is at least 0.05, which leaves room for {most}", states=most, symbols=most)
-        if self.target not in ("state", "observation"):
-            raise ValueError(f"target must be 'state' or 'observation'; got {self.target!r}")
+        if self.answer not in ("state", "observation"):
+            raise ValueError(f"answer must be 'state' or 'observation'; got {self.answer!r}")
 
     @property
     def header(self) -> int:
@@ -59,7 +59,7 @@ class Hmm:
 
     @property
     def length(self) -> int:
-        return self.header + 2 * self.steps
+        return self.header + 2 * self.observations
 
     @property
     def vocabulary(self) -> int:
@@ -71,7 +71,7 @@ class Hmm:
 
     @property
     def classes(self) -> int:
-        return self.states if self.target == "state" else self.symbols
+        return self.states if self.answer == "state" else self.symbols
 
     @property
     def positions(self) -> tuple[int, ...]:
@@ -91,16 +91,16 @@ class Hmm:
         t = 1, 2, …: one for o_t, one for s_{t+1}. A longer sequence begins with the shorter one."""
         rows = Rows.of(seeds, step, size, stream, first, device)
         s, o = self.states, self.symbols
-        words = rows.words(s * (s + o - 2) + 2 * self.steps + 2)
-        t_words, e_words, walk = words.split([s * (s - 1), s * (o - 1), 2 * self.steps + 2], 1)
+        words = rows.words(s * (s + o - 2) + 2 * self.observations + 2)
+        t_words, e_words, walk = words.split([s * (s - 1), s * (o - 1), 2 * self.observations + 2], 1)
         transition = simplex_hundredths(t_words.unflatten(1, (s, -1)))
         emission = simplex_hundredths(e_words.unflatten(1, (s, -1)))
         states = self._walk(transition, walk[:, 0], walk[:, 2::2])
         rows_of_e = emission.cumsum(2).gather(1, states[..., None].expand(-1, -1, o))
         observations = categorical(below(walk[:, 1::2], TOTAL), rows_of_e)
-        shown = observations[:, : self.steps]
+        shown = observations[:, : self.observations]
         predictive = self._answer(*self._filter(transition, emission, shown))
-        targets = states[:, :-1] if self.target == "state" else observations[:, 1:]
+        targets = states[:, :-1] if self.answer == "state" else observations[:, 1:]
         tokens = self._tokens(transition, emission, shown)
         return rows.batch(tokens, targets.contiguous(), predictive, entropy_bits(predictive))
 
@@ -108,7 +108,7 @@ class Hmm:
         """States s_1 … s_{K+1}, (R, K + 1): the successor of every state at every step first, then one lookup each."""
         successor = categorical(below(words, TOTAL)[:, :, None], transition.cumsum(2)[:, None])
         states = [below(start, self.states)[:, None]]
-        for t in range(self.steps):
+        for t in range(self.observations):
             states.append(successor[:, t].gather(1, states[-1]))
         return torch.cat(states, 1)
 
@@ -133,8 +133,8 @@ class Hmm:
         return hmm_filter(p, e, shown, validate=False).posterior, p, e
 
     def _answer(self, posterior: Tensor, transition: Tensor, emission: Tensor) -> Tensor:
-        """The predictive that a belief about s_t implies for this target."""
-        if self.target == "state":
+        """The predictive that a belief about s_t implies about the answer."""
+        if self.answer == "state":
             return posterior
         return propagate(propagate(posterior, transition[:, None]), emission[:, None])
 
@@ -150,7 +150,7 @@ class Hmm:
         return {name: self._answer(belief, p, e).float().unflatten(0, split) for name, belief in beliefs.items()}
 
     def with_length(self, scored: int) -> Self:
-        return replace(self, steps=scored)
+        return replace(self, observations=scored)
 
 
 def _one_step(transition: Tensor, emission: Tensor, observations: Tensor) -> Tensor:

@@ -107,7 +107,9 @@ def _build(source: Path, library: Path, compiler_path: str) -> None:
                 detail = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[-300:])
                 raise NativeUnavailable(f"building {source.parent.name} failed: {detail.strip()}")
         os.replace(shared, library)
-    _say(f"compiled the native {source.parent.name} kernel in {time.perf_counter() - started:.1f} s (kept in {library.parent})")
+    _say(
+        f"compiled the native {source.parent.name} kernel in {time.perf_counter() - started:.1f} s (kept in {library.parent})"
+    )
 
 
 @functools.cache

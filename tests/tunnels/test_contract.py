@@ -25,9 +25,9 @@ SMALL: list[Tunnel] = [
     Bijection(symbols=8, pairs=7),
     Bijection(symbols=5, pairs=9, with_replacement=True, separator=True),
     Bijection(symbols=3, pairs=3, shared_symbols=True, separator=True),
-    Hmm(steps=6),
-    Hmm(states=2, symbols=7, steps=5, target="observation"),
-    Hmm(states=20, symbols=20, steps=3),
+    Hmm(observations=6),
+    Hmm(states=2, symbols=7, observations=5, answer="observation"),
+    Hmm(states=20, symbols=20, observations=3),
     Regression(dimensions=3, pairs=6, bins=11),
     Regression(dimensions=1, pairs=4, tau=2.0, sigma=0.1),
     Recall(pairs=8, symbols=32, fillers=4),
@@ -84,13 +84,19 @@ def test_seed_step_stream_and_sequence_each_change_the_data(tunnel: Tunnel) -> N
 
 @each_tunnel
 def test_targets_are_exact_samples_of_the_predictive(tunnel: Tunnel) -> None:
-    """Their log-loss is the entropy, and every class comes up as often as predicted, within 5 standard errors."""
+    """Their log-loss is the entropy, and every class comes up as often as predicted, whatever was shown just before:
+    within 5 standard errors."""
     batch = tunnel.sample([11], 0, 3000)
     p = batch.predictive[0].double()
     assert (p.sum(-1) - 1).abs().max() < 1e-5
     surprise = -p.gather(2, batch.targets[0][..., None]).squeeze(2).log2() - batch.entropy[0]
     hits = torch.nn.functional.one_hot(batch.targets[0], tunnel.classes) - p
-    for excess in (surprise[..., None], hits, hits * p):
+    # What was shown at the scored position, before it, and at the scored position before: none tells more than p.
+    at = torch.tensor(tunnel.positions)
+    shown = [batch.inputs[0][:, index].double() for index in (at, at[1:] - 1, at[:-1])]
+    shown = [(x if x.dim() == 2 else x[..., 0]) for x in shown]
+    told = [hits[:, -x.shape[1] :] * ((x - x.mean(0)) / (x.std(0) + 1e-9))[..., None] for x in shown]
+    for excess in (surprise[..., None], hits, hits * p, *(x for x in told if x.shape[1])):
         per_sequence = excess.mean(1)
         error = per_sequence.std(0) / math.sqrt(len(p))
         assert (per_sequence.mean(0).abs() <= 5 * error + 1e-6).all()
@@ -119,8 +125,8 @@ def test_reference_predictors_are_distributions_over_the_answers(tunnel: Tunnel)
     [
         Bijection(symbols=9, pairs=4),
         Bijection(symbols=4, pairs=4, with_replacement=True),
-        Hmm(steps=4),
-        Hmm(steps=4, target="observation"),
+        Hmm(observations=4),
+        Hmm(observations=4, answer="observation"),
         Regression(pairs=4),
         Markov(chain=5),
     ],
@@ -142,7 +148,7 @@ REFUSALS = [
     ("bijection", {"pairs": 2.5}, "pairs must be an integer of at least 1; got 2.5"),
     ("hmm", {"states": 21}, r"states must be at most 20 \(every probability is at least 0.05"),
     ("hmm", {"symbols": 21}, "symbols must be at most 20"),
-    ("hmm", {"target": "next"}, "target must be 'state' or 'observation'; got 'next'"),
+    ("hmm", {"answer": "next"}, "answer must be 'state' or 'observation'; got 'next'"),
     ("regression", {"sigma": 0.0}, "sigma must be positive and finite; got 0.0"),
     ("recall", {"pairs": 300}, "pairs must be at most 256"),
     ("recall", {"pairs": 30, "symbols": 32, "p_unseen": 0.1}, "pairs must be at most 29"),
@@ -151,7 +157,7 @@ REFUSALS = [
     ("markov", {"stay": 1.0}, r"stay must lie in \[0, 1\); got 1.0"),
     ("markov", {"chain": 1}, "chain must be an integer of at least 2"),
     ("bijektion", {}, "there is no tunnel 'bijektion'; did you mean 'bijection'"),
-    ("hmm", {"step": 3}, "there is no hmm size 'step'; did you mean 'steps'"),
+    ("hmm", {"observation": 3}, "there is no hmm size 'observation'; did you mean 'observations'"),
 ]
 
 

@@ -24,7 +24,7 @@ def assert_level(values: Tensor, level: float, rounding: float) -> None:
 
 @pytest.fixture(scope="module")
 def hmm() -> tuple[Batch, dict[str, Tensor]]:
-    tunnel = Hmm(steps=20)
+    tunnel = Hmm(observations=20)
     batch = tunnel.sample([0], 0, 3000, stream=1)
     return batch, dict(tunnel.reference_predictors(batch))
 

@@ -52,28 +52,28 @@ def read_header(tokens: list[int], states: int, symbols: int) -> tuple[np.ndarra
     return transition, emission, [token - 100 for token in rest[1::2]]
 
 
-@pytest.mark.parametrize("target", ["state", "observation"])
-def test_hmm_header_and_observations_give_the_predictive(target: str) -> None:
-    tunnel = Hmm(states=3, symbols=4, steps=6, target=target)
+@pytest.mark.parametrize("answer", ["state", "observation"])
+def test_hmm_header_and_observations_give_the_predictive(answer: str) -> None:
+    tunnel = Hmm(states=3, symbols=4, observations=6, answer=answer)
     batch = tunnel.sample([0], 0, SEQUENCES)
     for tokens, predictive in zip(batch.inputs[0].tolist(), batch.predictive[0], strict=True):
         transition, emission, observations = read_header(tokens, 3, 4)
         assert np.allclose(transition.sum(1), 1)
         assert np.allclose(emission.sum(1), 1)
         posterior, _ = oracles.hmm(transition, emission, np.ones(3) / 3, observations)
-        exact = posterior if target == "state" else posterior @ transition @ emission
+        exact = posterior if answer == "state" else posterior @ transition @ emission
         assert differs(predictive, exact) < 1e-7
 
 
 def test_hmm_layout_is_that_of_the_paper() -> None:
-    tunnel = Hmm(steps=20)
+    tunnel = Hmm(observations=20)
     assert (tunnel.header, tunnel.length, tunnel.vocabulary) == (53, 93, 105)
     assert tunnel.positions == tuple(54 + 2 * t for t in range(20))
 
 
 def test_hmm_reference_filters_are_filters_of_what_they_may_see() -> None:
     """The one-step filter sees one observation under the propagated prior; window w restarts w observations ago."""
-    tunnel = Hmm(states=3, symbols=4, steps=7)
+    tunnel = Hmm(states=3, symbols=4, observations=7)
     batch = tunnel.sample([0], 0, SEQUENCES)
     predictors = tunnel.reference_predictors(batch)
     assert list(predictors) == ["one-step filter", "window 1", "window 2", "window 3", "window 5"]
@@ -124,6 +124,13 @@ def test_recall_tokens_store_pairs_and_ask_for_keys(score_slot: bool) -> None:
             unseen += query not in keys
             assert differs(batch.predictive[0, b, m], oracles.recall(keys, values, query, 6)) < 1e-7
     assert 20 < unseen < 60
+
+
+@pytest.mark.parametrize("p_unseen", [0.1, 0.8])
+def test_recall_asks_for_keys_never_stored_as_often_as_stated(p_unseen: float) -> None:
+    entropy = Recall(pairs=3, symbols=9, queries=2, p_unseen=p_unseen).sample([0], 0, 4000).entropy
+    share = float((entropy > 0).double().mean())
+    assert abs(share - p_unseen) < 5 * (p_unseen * (1 - p_unseen) / 8000) ** 0.5
 
 
 def test_recall_of_the_paper_has_329_tokens_and_certain_answers() -> None:
