@@ -1,9 +1,9 @@
 """Kernels and wind tunnels for studying how sequence models learn exact Bayesian inference.
 
-    import bayesattn_fast as ba
-    run = ba.train("bijection", seeds=3)          # trains, scores against the exact posterior, keeps the run
-    print(run.evaluation.overall["kl"])           # bits, per seed
-    print(run.report)                             # the page
+import bayesattn_fast as ba
+run = ba.train("bijection", seeds=3)          # trains, scores against the exact posterior, keeps the run
+print(run.evaluation.overall["kl"])           # bits, per seed
+print(run.report)                             # the page
 """
 
 import importlib

@@ -2,7 +2,6 @@
 
 import importlib.metadata
 import importlib.util
-import json
 import platform
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 from .. import backends
 from ..kernels._native import build
 from .parsing import parse
+from .results import print_json, print_tables
 
 
 @dataclass(frozen=True)
@@ -26,20 +26,18 @@ def main(words: list[str]) -> int:
     flags = parse(Doctor, words, prog="bayesattn doctor", description=Doctor.__doc__ or "")
     found = examine()
     if flags.json:
-        print(json.dumps(found, indent=2))
+        print_json(found)
         return 0
-    from rich.console import Console
+    from rich import box
     from rich.table import Table
 
-    console = Console()
-    for key, value in found["versions"].items():
-        console.print(f"{key:<16}{value}", highlight=False)
-    for key in ("devices", "threads", "compiler", "cache", "backend"):
-        console.print(f"{key:<16}{found[key]}", highlight=False)
-    table = Table("op", "CPU tensors", "CUDA tensors")
+    single = {key: found[key] for key in ("devices", "threads", "compiler", "cache", "backend")}
+    for key, value in {**found["versions"], **single}.items():
+        print(f"{key:<16}{value}")
+    table = Table("op", "CPU tensors", "CUDA tensors", box=box.SIMPLE)
     for op, served in found["ops"].items():
         table.add_row(op, served["cpu"], served["cuda"])
-    console.print(table)
+    print_tables(table)
     return 0
 
 

@@ -47,7 +47,9 @@ def _message(box: str) -> str:
     """What tyro's box says: title, frame and the help text of the argument left out."""
     lines = [re.sub(r"^[\s│|╭╰]+|[\s│|╮╯]+$", "", line) for line in box.splitlines()]
     lines = [line for line in lines if line and not re.fullmatch(r"[─╭╮╰╯-]+", line)]
-    end = next((i for i, line in enumerate(lines) if line.startswith(("Argument helptext", "For full help"))), len(lines))
+    end = next(
+        (i for i, line in enumerate(lines) if line.startswith(("Argument helptext", "For full help"))), len(lines)
+    )
     return " ".join(lines[1:end]) if end > 1 else " ".join(lines[:end])
 
 

@@ -32,7 +32,13 @@ def _bar(config: RunConfig) -> Iterator[OnStep]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("step"), MofNCompleteColumn(), BarColumn(20), TimeRemainingColumn(), TextColumn("{task.fields[numbers]}"))
+    columns = (
+        TextColumn("step"),
+        MofNCompleteColumn(),
+        BarColumn(20),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[numbers]}"),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=False) as progress:
         task = progress.add_task("train", total=config.training.steps, numbers="")
 
@@ -53,6 +59,10 @@ def _lines(config: RunConfig) -> Iterator[OnStep]:
         if step % every == 0:
             rate = (step - first[0] + 1) / (time.perf_counter() - started)
             left = (config.training.steps - step) / rate
-            print(f"step {step:>6}  {_numbers(result)}  {rate:.1f} steps/s, {left:.0f} s left", file=sys.stderr, flush=True)
+            print(
+                f"step {step:>6}  {_numbers(result)}  {rate:.1f} steps/s, {left:.0f} s left",
+                file=sys.stderr,
+                flush=True,
+            )
 
     yield on_step

@@ -1,12 +1,13 @@
 """bayesattn tunnels: the wind tunnels, with the sizes of their presets and what each tests."""
 
 import dataclasses
-import json
 from dataclasses import dataclass
+from typing import Any
 
 from .. import tunnels
 from ..training import PRESETS
 from .parsing import parse
+from .results import print_json, print_tables
 
 
 @dataclass(frozen=True)
@@ -21,12 +22,13 @@ def main(words: list[str]) -> int:
     flags = parse(Tunnels, words, prog="bayesattn tunnels", description=Tunnels.__doc__ or "")
     rows = [_row(name, preset) for name in tunnels.TUNNELS for preset in PRESETS]
     if flags.json:
-        print(json.dumps(rows, indent=2))
+        print_json(rows)
         return 0
-    from rich.console import Console
+    from rich import box
     from rich.table import Table
 
-    table = Table("tunnel", "tests", "preset", "inputs", "positions", "scored", "answers", "sizes")
+    columns = ("tunnel", "tests", "preset", "inputs", "positions", "scored", "answers", "sizes")
+    table = Table(*columns, box=box.SIMPLE)
     for row in rows:
         first = row["preset"] == PRESETS[0]
         table.add_row(
@@ -37,13 +39,13 @@ def main(words: list[str]) -> int:
             str(row["length"]),
             str(row["scored"]),
             str(row["classes"]),
-            ", ".join(f"{key} {value}" for key, value in row["sizes"].items() if not isinstance(value, bool) or value),
+            ", ".join(f"{key} {value}" for key, value in row["sizes"].items() if value not in (False, 0.0)),
         )
-    Console().print(table)
+    print_tables(table)
     return 0
 
 
-def _row(name: str, preset: str) -> dict:
+def _row(name: str, preset: str) -> dict[str, Any]:
     tunnel = tunnels.preset(name, preset)
     return {
         "tunnel": name,

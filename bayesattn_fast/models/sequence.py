@@ -91,13 +91,20 @@ class SequenceModel(nn.Module):
         """Trainable numbers of one seed."""
         return sum(parameter[0].numel() for parameter in self.parameters())
 
+    def check_length(self, length: int) -> None:
+        """ValueError where the learned positions do not reach `length`."""
+        if self.pos_embed is not None and length > self.rows:
+            raise ValueError(
+                f"the inputs have {length} positions and the model has learned {self.rows}; "
+                f"train it with max_length of at least {length}"
+            )
+
     def forward(self, inputs: Tensor, positions: Tensor | None = None) -> Tensor:
         """Logits (E, B, P, C) at `positions` (the tunnel's scored ones by default)."""
         x = self.embed(inputs)
         length = x.shape[2]
         if self.pos_embed is not None:
-            if length > self.rows:
-                raise ValueError(f"inputs have {length} positions; the model has learned {self.rows}")
+            self.check_length(length)
             x = x + self.pos_embed[:, None, :length]
         for block in self.blocks:
             x = block(x)

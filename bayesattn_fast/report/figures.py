@@ -65,7 +65,7 @@ def _save(make: "Callable[[], Figure]", path: Path) -> Path:
 
 def reference_looks(results: Results) -> dict[str, tuple[str, tuple]]:
     """Colour and dash of every reference predictor but the exact posterior, the same in all figures of a run."""
-    names = sorted(name for name in results.references if name != EXACT)
+    names = sorted({*results.comparable, *results.informed})
     return {
         name: (REFERENCE_COLOURS[i % len(REFERENCE_COLOURS)], DASHES[i % len(DASHES)]) for i, name in enumerate(names)
     }
@@ -110,7 +110,7 @@ def draw_references(
 
 
 def _reference_curves(results: Results, metric: str) -> dict[str, list[float]]:
-    return {name: [m.mean for m in results.mean_curve(metric, name)] for name in results.references if name != EXACT}
+    return {name: [m.mean for m in results.mean_curve(metric, name)] for name in results.comparable}
 
 
 def entropy_figure(results: Results) -> "Figure":
@@ -173,13 +173,15 @@ def loss_figure(record: RunRecord) -> "Figure":
     gaps = {seed: [a - b for a, b in zip(losses[seed], floors[seed], strict=True)] for seed in losses}
     held_out = [Results.of(record.rows, step=step).summary("gap").mean for step in results.steps]
     levels = {
-        metric: {name: [results.summary(metric, name).mean] for name in results.references if name != EXACT}
+        metric: {name: [results.summary(metric, name).mean] for name in results.comparable}
         for metric in ("loss", "gap")
     }
     log_scale(right, [*held_out, *_flat(gaps.values()), *_flat(levels["gap"].values())])
     left.plot(steps, _mean(floors, results), color=BAYES_COLOUR, linewidth=5, alpha=0.55, label="Bayes floor")
     groups = alike(levels["gap"])
     draw_references(left, results, levels["loss"], groups)
+    told = {name: [results.summary("sampled_loss", name).mean] for name in results.informed}
+    draw_references(left, results, told, [[name] for name in told])
     draw_references(right, results, levels["gap"], groups)
     for ax, curves in ((left, losses), (right, gaps)):
         draw_seeds(ax, steps, list(curves.values()), MODEL_COLOUR)
@@ -225,7 +227,7 @@ def binned_losses(record: RunRecord) -> tuple[list[float], dict[int, list[float]
 
 def predictors_figure(results: Results) -> "Figure":
     """Every predictor's distance from the exact posterior in two scores: the model's seeds against the references."""
-    names = [MODEL, *(name for name in reversed(results.references) if name != EXACT)]
+    names = [MODEL, *reversed(results.comparable)]
     figure = new_figure(WIDTH, 1.5 + 0.32 * len(names))
     axes = figure.subplots(1, 2, sharey=True)
     looks = reference_looks(results)

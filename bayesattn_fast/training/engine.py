@@ -1,6 +1,7 @@
 """The training step of an ensemble: data, forward, loss, backward, clip and update, each seed for itself."""
 
 import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import models
-from ..tunnels.protocol import Batch
+from ..tunnels.protocol import Batch, Tunnel
 from . import optimizer
 from .checkpoint import Checkpoint
 from .config import RunConfig
@@ -105,15 +106,25 @@ class Engine:
             for parameter, rows in zip(self.parameters, kept, strict=True):
                 parameter[dead] = rows
 
-    @torch.no_grad()
-    def predict(self, inputs: Tensor) -> Tensor:
-        """Logits (E, B, P, C) for held-out inputs, float32."""
-        with self.precision():
-            return self.model(inputs).float()
+    def predictor(self, tunnel: Tunnel | None = None) -> Callable[[Tensor], Tensor]:
+        """inputs → float32 logits (E, B, P, C) at the scored positions of `tunnel`, by default the trained one.
+
+        ValueError where the model has no positions for so long a tunnel.
+        """
+        tunnel = tunnel or self.config.tunnel
+        self.model.check_length(tunnel.length)
+        positions = torch.tensor(tunnel.positions, device=self.device)
+
+        @torch.no_grad()
+        def predict(inputs: Tensor) -> Tensor:
+            with self.precision():
+                return self.model(inputs, positions).float()
+
+        return predict
 
     def checkpoint(self) -> Checkpoint:
         """Everything needed to go on exactly."""
-        tensors = {f"model.{name}": parameter for name, parameter in self.model.named_parameters()}
+        tensors: dict[str, Tensor] = {f"model.{name}": parameter for name, parameter in self.model.named_parameters()}
         for name, parameter in self.model.named_parameters():
             for key, value in self.optimizer.state[parameter].items():
                 tensors[f"optimizer.{key}.{name}"] = value

@@ -99,7 +99,7 @@ def load_engine(folder: Path, device: torch.device | str = "cpu") -> Engine:
 def _evaluate(engine: Engine) -> Evaluation:
     config = engine.config
     return evaluate(
-        engine.predict,
+        engine.predictor(),
         config.tunnel,
         config.seeds,
         sequences=config.training.eval_sequences,
@@ -109,9 +109,7 @@ def _evaluate(engine: Engine) -> Evaluation:
 
 
 def _diverged(engine: Engine) -> dict[int, int]:
-    return {
-        seed: step for seed, step in zip(engine.config.seeds, engine.diverged.tolist(), strict=True) if step >= 0
-    }
+    return {seed: step for seed, step in zip(engine.config.seeds, engine.diverged.tolist(), strict=True) if step >= 0}
 
 
 def _restore(engine: Engine, folder: Path) -> list[dict[str, Any]]:

@@ -31,7 +31,11 @@ def learning_rate(config: TrainingConfig, step: int) -> float:
 
 def gradient_norms(parameters: Sequence[Parameter]) -> Tensor:
     """Norm of each seed's gradient (E,)."""
-    squares = [parameter.grad.flatten(1).square().sum(1) for parameter in parameters if parameter.grad is not None]
+    squares = [
+        parameter.grad.reshape(len(parameter), -1).square().sum(1)
+        for parameter in parameters
+        if parameter.grad is not None
+    ]
     return torch.stack(squares).sum(0).sqrt()
 
 

@@ -93,7 +93,9 @@ def prepare(folder: Path, config: RunConfig, *, resume: bool, overwrite: bool, c
         if not is_run(folder):
             raise ValueError(f"--out {folder} is not empty and holds no run; choose another folder")
         if not overwrite:
-            raise ValueError(f"--out {folder} already holds a run; add --resume or --overwrite, or choose another folder")
+            raise ValueError(
+                f"--out {folder} already holds a run; add --resume or --overwrite, or choose another folder"
+            )
         _refuse_if_busy(folder)
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -120,4 +122,3 @@ def locked(folder: Path) -> Iterator[None]:
         except OSError:
             raise ValueError(f"{folder} is in use by another process") from None
         yield
-

@@ -4,9 +4,10 @@ import math
 
 import pytest
 import torch
+from torch.nn import Parameter
+
 from bayesattn_fast.training import TrainingConfig
 from bayesattn_fast.training import optimizer as opt
-from torch.nn import Parameter
 
 
 def parameters_with_gradients() -> list[Parameter]:
@@ -21,9 +22,7 @@ def parameters_with_gradients() -> list[Parameter]:
 
 def test_gradient_norm_of_a_seed_is_the_norm_of_its_own_gradients() -> None:
     parameters = parameters_with_gradients()
-    expected = [
-        math.sqrt(sum(float(p.grad[seed].double().square().sum()) for p in parameters)) for seed in range(4)
-    ]
+    expected = [math.sqrt(sum(float(p.grad[seed].double().square().sum()) for p in parameters)) for seed in range(4)]
     assert torch.allclose(opt.gradient_norms(parameters), torch.tensor(expected), rtol=1e-6)
 
 
