@@ -203,20 +203,19 @@ def patch(*packages: str) -> list[str]:
         raise ValueError(f"packages must be among {', '.join(PACKAGES)}; got {', '.join(unknown)}")
     done: list[str] = []
     for package in packages or tuple(name for name in PACKAGES if importlib.util.find_spec(name) is not None):
-        found = 0
-        modules, functions = TARGETS[package]
-        for name in modules:
+        names, functions = TARGETS[package]
+        modules = []
+        for name in names:
             try:
-                module = _import(name)
+                modules.append(_import(name))
             except Exception as error:
                 if packages:
                     raise RuntimeError(f"cannot patch {package}: importing {name} failed: {error}") from error
-                continue
-            present = [function for function in functions if hasattr(module, function)]
-            found += len(present)
-            done += [f"{name}.{function}" for function in present if _replace(module, function, functions[function])]
+        # Only once all are imported: a module that copies a function on import must copy the original.
+        found = [(module, function) for module in modules for function in functions if hasattr(module, function)]
         if packages and not found:
-            raise RuntimeError(f"cannot patch {package}: none of {', '.join(functions)} is in {', '.join(modules)}")
+            raise RuntimeError(f"cannot patch {package}: none of {', '.join(functions)} is in {', '.join(names)}")
+        done += [f"{m.__name__}.{function}" for m, function in found if _replace(m, function, functions[function])]
     return done
 
 
