@@ -54,24 +54,40 @@ __attribute__((noinline)) vf lane_values(const View& view, const Block& b) {
     return x;
 }
 
-// B or C of one chunk as [state][step], or for a fixed one [state][lane].
-__attribute__((noinline)) void gather_matrix(const View& m, bool fixed, const Block& b, const Sizes& n, int64_t start, int64_t steps, float* to) {
-    if (fixed) {
-        gather(Plane(m, 1, 2), m.at(b.seed, b.first), b.lanes, n.states, to);
-        return;
+// B or C of one chunk: fixed, a vector over the channels for every state; else one number for every state and step.
+struct Matrix {
+    const float* data;
+    int64_t row, step;  // strides in floats
+    Matrix from(int64_t state) const { return {data + state * row, row, step}; }
+    template <bool FIXED>
+    vf at(int state, int64_t t) const {
+        return FIXED ? load(data + state * row) : splat(data[state * row + t * step]);
     }
+};
+
+// float32 is read where it lies; the rest is first brought to [state][step], a fixed one to [state][lane].
+__attribute__((noinline)) Matrix matrix_of(const View& m, bool fixed, const Block& b, const Sizes& n, int64_t start,
+                                           int64_t steps, float* memory) {
+    if (fixed) {
+        gather(Plane(m, 1, 2), m.at(b.seed, b.first), b.lanes, n.states, memory);
+        return {memory, LANES, 0};
+    }
+    if (m.dtype == FLOAT32)
+        return {reinterpret_cast<const float*>(m.data) + m.at(b.seed, b.batch, b.group, 0, start), m.stride[3], m.stride[4]};
     for (int64_t t = 0; t < steps; t += LANES)
-        gather(Plane(m, 4, 3), m.at(b.seed, b.batch, b.group, 0, start + t), std::min(LANES, steps - t), n.states, to + t,
-               n.chunk);
+        gather(Plane(m, 4, 3), m.at(b.seed, b.batch, b.group, 0, start + t), std::min(LANES, steps - t), n.states,
+               memory + t, n.chunk);
+    return {memory, n.chunk, 1};
 }
 
 // What both passes need of one chunk, as [step][lane].
 struct Chunk {
-    float *x, *step, *drive, *slope, *B, *C;
+    float *x, *step, *drive, *slope, *memory_B, *memory_C;
+    Matrix B, C;
     Chunk(Scratch& s, const Sizes& n)
         : x(s.take(n.chunk * LANES)), step(s.take(n.chunk * LANES)), drive(s.take(n.chunk * LANES)),
-          slope(s.take(n.chunk * LANES)), B(s.take(n.states * std::max(n.chunk, LANES))),
-          C(s.take(n.states * std::max(n.chunk, LANES))) {}
+          slope(s.take(n.chunk * LANES)), memory_B(s.take(n.states * std::max(n.chunk, LANES))),
+          memory_C(s.take(n.states * std::max(n.chunk, LANES))), B{}, C{} {}
     static int64_t floats(const Sizes& n) { return 4 * n.chunk * LANES + 2 * n.states * std::max(n.chunk, LANES); }
 
     __attribute__((noinline)) void read(const Inputs& in, const Sizes& n, const Block& b, vf bias, int64_t start, int64_t steps) {
@@ -84,29 +100,22 @@ struct Chunk {
             store(slope + t * LANES, s);
             store(drive + t * LANES, d * load(x + t * LANES));
         }
-        gather_matrix(in.B, n.fixed_B, b, n, start, steps, B);
-        gather_matrix(in.C, n.fixed_C, b, n, start, steps, C);
+        B = matrix_of(in.B, n.fixed_B, b, n, start, steps, memory_B);
+        C = matrix_of(in.C, n.fixed_C, b, n, start, steps, memory_C);
     }
 };
 
-// Row `state` of B or C at a step: a vector over the channels if fixed, else one number for all lanes.
-template <bool FIXED>
-inline vf matrix_at(const float* m, int64_t pitch, int state, int64_t t) {
-    return FIXED ? load(m + state * LANES) : splat(m[state * pitch + t]);
-}
-
 // W states of one chunk: h in registers, y += C h.
 template <int W, bool FB, bool FC>
-void advance(const Chunk& c, const float* A, const float* B, const float* C, int64_t pitch, int64_t steps, float* h,
-             float* y) {
+void advance(const Chunk& c, const float* A, Matrix B, Matrix C, int64_t steps, float* h, float* y) {
     vf a[W], s[W];
     for (int w = 0; w < W; ++w) a[w] = load(A + w * LANES), s[w] = load(h + w * LANES);
     for (int64_t t = 0; t < steps; ++t) {
         vf step = load(c.step + t * LANES), drive = load(c.drive + t * LANES), sum = load(y + t * LANES);
 #pragma GCC unroll 8
         for (int w = 0; w < W; ++w) {
-            s[w] = exp2_lanes(step * a[w]) * s[w] + drive * matrix_at<FB>(B, pitch, w, t);
-            sum += s[w] * matrix_at<FC>(C, pitch, w, t);
+            s[w] = exp2_lanes(step * a[w]) * s[w] + drive * B.at<FB>(w, t);
+            sum += s[w] * C.at<FC>(w, t);
         }
         store(y + t * LANES, sum);
     }
@@ -123,15 +132,14 @@ void forward_block(const Inputs& in, const View& out, const View& last, const Vi
     for (int64_t i = 0; i < n.states * LANES; ++i) A[i] *= LOG2E;
     std::fill(h, h + n.states * LANES, 0.0f);
     vf skip = lane_values(in.D, b), bias = lane_values(in.delta_bias, b);
-    const int64_t pitch = n.chunk, row_B = FB ? LANES : pitch, row_C = FC ? LANES : pitch;
     for (int64_t start = 0; start < n.length; start += n.chunk) {
         int64_t steps = std::min(n.chunk, n.length - start), i = 0;
         c.read(in, n, b, bias, start, steps);
         for (int64_t t = 0; t < steps; ++t) store(y + t * LANES, skip * load(c.x + t * LANES));
         for (; i + 4 <= n.states; i += 4)
-            advance<4, FB, FC>(c, A + i * LANES, c.B + i * row_B, c.C + i * row_C, pitch, steps, h + i * LANES, y);
+            advance<4, FB, FC>(c, A + i * LANES, c.B.from(i), c.C.from(i), steps, h + i * LANES, y);
         for (; i < n.states; ++i)
-            advance<1, FB, FC>(c, A + i * LANES, c.B + i * row_B, c.C + i * row_C, pitch, steps, h + i * LANES, y);
+            advance<1, FB, FC>(c, A + i * LANES, c.B.from(i), c.C.from(i), steps, h + i * LANES, y);
         if (in.z) {
             gather(Plane(in.z, 2, 3), in.z.at(b.seed, b.batch, b.first, start), b.lanes, steps, z);
             for (int64_t t = 0; t < steps; ++t) {
@@ -181,8 +189,8 @@ struct Rows {
 
 // W states of one chunk, forward again and then in reverse.
 template <int W, bool FB, bool FC>
-void retreat(const Chunk& c, const Reverse& r, const float* A, const float* B, const float* C, int64_t pitch,
-             int64_t steps, const float* h, bool gated, const Rows& to) {
+void retreat(const Chunk& c, const Reverse& r, const float* A, Matrix B, Matrix C, int64_t steps,
+             const float* h, bool gated, const Rows& to) {
     constexpr int64_t ROW = W * LANES;
     vf a[W], s[W], carry[W], dA[W], sum_B[W], sum_C[W];
     for (int w = 0; w < W; ++w) {
@@ -195,12 +203,12 @@ void retreat(const Chunk& c, const Reverse& r, const float* A, const float* B, c
         for (int w = 0; w < W; ++w) {
             vf decay = exp2_lanes(step * a[w]);
             store(r.decay + t * ROW + w * LANES, decay);
-            s[w] = decay * s[w] + drive * matrix_at<FB>(B, pitch, w, t);
+            s[w] = decay * s[w] + drive * B.at<FB>(w, t);
             store(r.history + t * ROW + w * LANES, s[w]);
         }
         if (gated) {
             vf y = load(r.y + t * LANES);
-            for (int w = 0; w < W; ++w) y += s[w] * matrix_at<FC>(C, pitch, w, t);
+            for (int w = 0; w < W; ++w) y += s[w] * C.at<FC>(w, t);
             store(r.y + t * LANES, y);
         }
     }
@@ -213,12 +221,12 @@ void retreat(const Chunk& c, const Reverse& r, const float* A, const float* B, c
             const float* before = t > 0 ? r.history + (t - 1) * ROW : h;
 #pragma GCC unroll 4
             for (int w = 0; w < W; ++w) {
-                vf g = dy * matrix_at<FC>(C, pitch, w, t) + carry[w], previous = load(before + w * LANES);
+                vf g = dy * C.at<FC>(w, t) + carry[w], previous = load(before + w * LANES);
                 if (FC) sum_C[w] += dy * s[w];
                 else store(r.product_C + (w * LANES + i) * LANES, dy * s[w]);
                 if (FB) sum_B[w] += drive * g;
                 else store(r.product_B + (w * LANES + i) * LANES, drive * g);
-                g_B += g * matrix_at<FB>(B, pitch, w, t);
+                g_B += g * B.at<FB>(w, t);
                 carry[w] = g * load(r.decay + t * ROW + w * LANES);
                 vf through_decay = carry[w] * previous;
                 dstep += through_decay * a[w];
@@ -247,7 +255,7 @@ void backward_block(const Inputs& in, const View& dout, const View& dlast, const
                     const Sizes& n, const Block& b, int64_t split, bool first, float* rows, Scratch scratch) {
     Chunk c(scratch, n);
     Reverse r(scratch, n);
-    const int64_t N = n.states, pitch = n.chunk, row_B = FB ? LANES : pitch, row_C = FC ? LANES : pitch;
+    const int64_t N = n.states;
     float *A = scratch.take(N * LANES), *h = scratch.take(N * LANES), *carry = scratch.take(N * LANES);
     gather(Plane(in.A, 1, 2), in.A.at(b.seed, b.first), b.lanes, N, A);
     for (int64_t i = 0; i < N * LANES; ++i) A[i] *= LOG2E;
@@ -282,7 +290,7 @@ void backward_block(const Inputs& in, const View& dout, const View& dlast, const
                             FB ? fixed_B + i * LANES : reinterpret_cast<float*>(to.dB.data) + matrix + i * n.length + start,
                             FC ? fixed_C + i * LANES : reinterpret_cast<float*>(to.dC.data) + matrix + i * n.length + start,
                             n.length, first};
-            retreat<decltype(width)::value, FB, FC>(c, r, A + i * LANES, c.B + i * row_B, c.C + i * row_C, pitch, steps,
+            retreat<decltype(width)::value, FB, FC>(c, r, A + i * LANES, c.B.from(i), c.C.from(i), steps,
                                                     h + i * LANES, bool(in.z), rows_of);
         };
         int64_t i = 0;
