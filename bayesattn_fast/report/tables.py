@@ -13,7 +13,6 @@ from .run import RunRecord
 from .verdict import verdict
 
 if TYPE_CHECKING:
-    from rich.console import Group
     from rich.table import Table
 
 SHOWN = ("kl", "entropy_abs_error", "entropy_mae", "tvd", "gap", "accuracy", "impossible_mass")
@@ -126,10 +125,8 @@ def _empty_table(title: str | None, first: str, metrics: Sequence[str]) -> "Tabl
     return table
 
 
-def comparison_table(records: Mapping[str, RunRecord]) -> "Group":
+def comparison_tables(records: Mapping[str, RunRecord]) -> "list[Table]":
     """A table per task: means over seeds of its runs, by label (number of seeds), above its reference predictors."""
-    from rich.console import Group
-
     tables = []
     for group in by_task(records):
         first = next(iter(group.values()))
@@ -144,7 +141,7 @@ def comparison_table(records: Mapping[str, RunRecord]) -> "Group":
             cells = [number(first.results.summary(metric, name).mean) for metric in NARROW]
             table.add_row(name, *cells, style="green" if name == EXACT else "cyan")
         tables.append(table)
-    return Group(*tables)
+    return tables
 
 
 def task_name(record: RunRecord) -> str:

@@ -9,7 +9,7 @@ from rich.console import Console
 from bayesattn_fast.evaluation import METRICS, evaluate
 from bayesattn_fast.report import (
     comparison_json,
-    comparison_table,
+    comparison_tables,
     length_table,
     read_run,
     read_runs,
@@ -106,7 +106,7 @@ def test_runs_of_one_task_share_a_table_and_others_get_their_own(tmp_path: Path)
         make_run(tmp_path / "other", tunnel=Urn(draws=4), sequences=30),
     ]
     records = read_runs(folders)
-    text = printed(comparison_table(records))
+    text = "".join(printed(table) for table in comparison_tables(records))
     assert text.count("exact posterior") == 2
     for label, record in records.items():
         expected = [number(record.results.summary(metric).mean) for metric in NARROW]
