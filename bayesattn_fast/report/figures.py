@@ -72,13 +72,16 @@ def reference_looks(results: Results) -> dict[str, tuple[str, tuple]]:
 
 
 def alike(curves: Mapping[str, Sequence[float]]) -> list[list[str]]:
-    """Names whose curves agree within 1 % everywhere, in groups: lines that would hide each other."""
+    """Names whose curves agree everywhere within 1 %, or a thousandth of their largest value, in groups.
+
+    Such lines would hide each other.
+    """
     groups: list[list[str]] = []
     for name, curve in curves.items():
         for group in groups:
-            if all(
-                math.isclose(a, b, rel_tol=0.01, abs_tol=1e-9) for a, b in zip(curve, curves[group[0]], strict=True)
-            ):
+            other = curves[group[0]]
+            least = max(1e-9, 1e-3 * max(map(_finite, [*curve, *other])))
+            if all(math.isclose(a, b, rel_tol=0.01, abs_tol=least) for a, b in zip(curve, other, strict=True)):
                 group.append(name)
                 break
         else:
@@ -101,6 +104,7 @@ def draw_references(
     for names in groups:
         own, dash = looks[names[0]]
         look: dict[str, Any] = {"color": colour or own, "linestyle": dash, "linewidth": 1.3, "label": ", ".join(names)}
+        look["zorder"] = 2.5  # above the model, whose solid line would hide a reference that it equals
         log = ax.get_yscale() == "log"
         values = [math.nan if log and abs(value) < 1e-9 else value for value in curves[names[0]]]
         if len(values) == 1:

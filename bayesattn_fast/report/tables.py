@@ -126,7 +126,7 @@ def _empty_table(title: str | None, first: str, metrics: Sequence[str]) -> "Tabl
 
 
 def comparison_tables(records: Mapping[str, RunRecord]) -> "list[Table]":
-    """One table per task: means over seeds of its runs, by label (number of seeds), above its references."""
+    """A table per task: means over seeds of its runs, by label (number of seeds), above its reference predictors."""
     tables = []
     for group in by_task(records):
         first = next(iter(group.values()))
@@ -162,24 +162,32 @@ def by_task(records: Mapping[str, RunRecord]) -> list[dict[str, RunRecord]]:
 def summary_json(rows: Sequence[Row] | Results) -> dict[str, Any]:
     """The last evaluation as JSON-ready data: null stands for NaN and infinity, and for the interval of one seed.
 
-    Keys: step, sequences, scored, seeds, diverged, verdict, warnings, metrics (by name: unit, mean, low, high, seeds,
-    per_seed), references (by predictor, then metric: mean over seeds).
+    Keys: step, sequences, scored, trained, seeds, diverged, verdict, warnings, metrics (by name: unit, mean, low, high,
+    seeds, per_seed), references (by predictor, then metric: mean over seeds), spans ("trained" and "beyond" where there
+    are positions beyond the trained ones; then as references, with the model).
     """
     results = rows if isinstance(rows, Results) else Results.of(rows)
     return {
         "step": results.step,
         "sequences": results.sequences,
         "scored": results.scored,
+        "trained": results.trained,
         "seeds": list(results.seeds),
         "diverged": {str(seed): step for seed, step in results.diverged.items()},
         "verdict": verdict(results).text,
         "warnings": results.warnings,
         "metrics": {metric: _metric_json(results, metric) for metric in METRICS},
-        "references": {
-            name: {metric: _finite(results.summary(metric, name).mean) for metric in METRICS}
-            for name in results.references
+        "references": {name: _means_json(results, name, "all") for name in results.references},
+        "spans": {
+            span: {name: _means_json(results, name, span) for name in (MODEL, *results.references)}
+            for span in results.spans
+            if span != "all"
         },
     }
+
+
+def _means_json(results: Results, predictor: str, span: str) -> dict[str, float | None]:
+    return {metric: _finite(results.summary(metric, predictor, span).mean) for metric in METRICS}
 
 
 def _metric_json(results: Results, metric: str) -> dict[str, Any]:
