@@ -12,8 +12,9 @@ import torch
 
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds: the 20th percentile, the median, the 80th percentile, and of how many runs."""
+    """Milliseconds: the best, the 20th percentile, the median, the 80th percentile, and of how many runs."""
 
+    best: float
     p20: float
     median: float
     p80: float
@@ -40,7 +41,7 @@ def interleaved(
 def _summary(times: list[float]) -> Timing:
     ordered = sorted(1e3 * t for t in times)
     low, high = ordered[int(0.2 * (len(ordered) - 1))], ordered[-1 - int(0.2 * (len(ordered) - 1))]
-    return Timing(low, statistics.median(ordered), high, len(ordered))
+    return Timing(ordered[0], low, statistics.median(ordered), high, len(ordered))
 
 
 def machine() -> dict[str, str | int]:

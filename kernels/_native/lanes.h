@@ -45,8 +45,6 @@ struct FlushDenormals {
 #endif
 };
 
-static inline void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
-
 // Keeps the compiler, which may reassociate, from seeing through a rounding that is meant.
 static inline vf rounded(vf x) {
 #if defined(__AVX512F__)
@@ -289,7 +287,10 @@ struct Plane {
 
 template <int DTYPE>
 __attribute__((noinline)) static void gather_as(const Plane& from, int64_t offset, int64_t lanes, int64_t steps, float* to, int64_t pitch) {
-    if (from.lane_stride == 1) {
+    if (from.lane_stride == 0 && from.step_stride == 0 && lanes == LANES) {
+        // What .sum().backward() sends: one number for all.
+        for (int64_t t = 0; t < steps; ++t) store(to + t * pitch, splat(element(from.data, offset, DTYPE)));
+    } else if (from.lane_stride == 1) {
         for (int64_t t = 0; t < steps; ++t)
             store(to + t * pitch, load_row<DTYPE>(from.data, offset + t * from.step_stride, lanes));
     } else if (from.step_stride == 1) {

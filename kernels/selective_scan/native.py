@@ -12,8 +12,9 @@ from .._native.views import declare_sum_middle, pack_sizes, pack_views, sum_midd
 from .reference import CHUNK, Gradients, saved_states
 
 LANES = 16
-# So many tasks keep the threads of any usual machine busy; it must not depend on their number, or sums would.
-TASKS = 64
+# Sums are split into parts by shape alone: were it by the number of threads, results would depend on it. Parts of the
+# batch cost a little memory; parts of the channels, for small batches, a copy of dB and dC each, so there are fewer.
+RUNS, TASKS = 64, 16
 
 
 @functools.cache
@@ -79,7 +80,7 @@ def selective_scan_backward(
     seeds, batch, channels, length = u.shape
     count, groups = A.shape[-1], _groups(B, C)
     blocks = -(-channels // groups // LANES)
-    runs = min(batch, TASKS)
+    runs = min(batch, RUNS)
     splits = min(blocks, max(1, TASKS // (seeds * runs * groups)))
     du, ddelta = torch.empty_like(u), torch.empty_like(delta)
     dz = None if z is None else torch.empty_like(z)
