@@ -1,0 +1,242 @@
+// The backward pass of native.cpp: equations there.
+#pragma once
+#include "heads.h"
+
+namespace {
+
+// Where the block's rows lie in scratch, and what pass two needs to know of each.
+struct RowBlock {
+    float *p, *b;  // weights and compatibilities, later weights and score gradients; row stride `stride`
+    int64_t stride, vectors;
+    int64_t limit[ROWS];
+    float factor[ROWS], expected[ROWS], extra[ROWS];
+    float variance[ROWS], score_norm2[ROWS];
+    float *responsibility, *routing, *absolute_routing;
+};
+
+// Score and compatibility of one row to exp(s − lse) and b, both 0 from the row's limit on; and Σ, E.
+inline void weigh_row(RowBlock& block, int64_t r, float lse) {
+    float *p = block.p + r * block.stride, *b = block.b + r * block.stride;
+    const int64_t full = block.limit[r] / LANES;
+    vfloat total{}, moment{};
+    for (int64_t v = 0; v < full; v++) {
+        const vfloat e = exponential(load(p + v * LANES) - lse);
+        store(p + v * LANES, e);
+        total += e;
+        moment += e * load(b + v * LANES);
+    }
+    for (int64_t v = full; v < block.vectors; v++) {
+        const vint seen = lane_numbers() + int32_t(v * LANES) < int32_t(block.limit[r]);
+        const vfloat e = exponential(seen ? load(p + v * LANES) - lse : splat(-100.0f));
+        const vfloat x = seen ? load(b + v * LANES) : vfloat{};
+        store(p + v * LANES, e);
+        store(b + v * LANES, x);
+        total += e;
+        moment += e * x;
+    }
+    block.factor[r] = 1.0f / sum(total);
+    block.expected[r] = sum(moment) * block.factor[r];
+}
+
+// P = factor · e and dS = P (b − E + extra) for R rows. MASK is for rows that are not finite: 0·NaN past the limit.
+template <int R, bool STATISTICS, bool MASK>
+inline void score_gradients(RowBlock& block, int64_t row) {
+    vfloat variance[R] = {}, norm2[R] = {};
+    for (int64_t v = 0; v < block.vectors; v++) {
+        float *p = block.p + row * block.stride + v * LANES, *b = block.b + row * block.stride + v * LANES;
+        vfloat mass{}, routing{}, absolute{};
+#pragma GCC unroll 8
+        for (int r = 0; r < R; r++, p += block.stride, b += block.stride) {
+            vfloat weight = load(p) * block.factor[row + r];
+            const vfloat centred = load(b) - block.expected[row + r];
+            vfloat gradient = weight * (centred + block.extra[row + r]);
+            if (MASK) {
+                const vint seen = lane_numbers() + int32_t(v * LANES) < int32_t(block.limit[row + r]);
+                weight = seen ? weight : vfloat{};
+                gradient = seen ? gradient : vfloat{};
+            }
+            store(p, weight);
+            store(b, gradient);
+            if (STATISTICS) {
+                variance[r] += weight * centred * centred;
+                norm2[r] += gradient * gradient;
+                mass += weight;
+                routing += gradient;
+                absolute += gradient < 0.0f ? -gradient : gradient;
+            }
+        }
+        if (STATISTICS) {
+            store(block.responsibility + v * LANES, load(block.responsibility + v * LANES) + mass);
+            store(block.routing + v * LANES, load(block.routing + v * LANES) + routing);
+            store(block.absolute_routing + v * LANES, load(block.absolute_routing + v * LANES) + absolute);
+        }
+    }
+    if (STATISTICS)
+        for (int r = 0; r < R; r++) {
+            block.variance[row + r] = sum(variance[r]);
+            block.score_norm2[row + r] = sum(norm2[r]);
+        }
+}
+
+template <bool STATISTICS, bool MASK>
+inline void score_gradients(RowBlock& block, int64_t count) {
+    if (count == ROWS) return score_gradients<ROWS, STATISTICS, MASK>(block, int64_t{0});
+    for (int64_t r = 0; r < count; r++) score_gradients<1, STATISTICS, MASK>(block, r);
+}
+
+template <class T>
+class Backward {
+   public:
+    explicit Backward(const Problem& problem)
+        : p(problem),
+          wide(round_up(p.width, LANES)),
+          value_wide(round_up(p.value_width, LANES)),
+          stride(key_stride(p.keys)),
+          padded(round_up(p.keys, PANEL)),
+          height(tile_height()),
+          scratch(padded * (p.width + p.value_width + 2 * wide + 3 * value_wide) + ROWS * wide +
+                  height * (wide + value_wide + 2 * stride) + 3 * stride + 16 * 16) {
+        k = scratch.take(padded * p.width);
+        v = scratch.take(padded * p.value_width);
+        k_rows = scratch.take(padded * wide);
+        v_rows = scratch.take(padded * value_wide);
+        dk = scratch.take(padded * wide);
+        dv = scratch.take(padded * value_wide);
+        dv_head = scratch.take(padded * value_wide);
+        dq = scratch.take(ROWS * wide);
+        q = scratch.take(height * wide);
+        u = scratch.take(height * value_wide);
+        weights = scratch.take(height * stride);
+        gradients = scratch.take(height * stride);
+        columns = scratch.take(3 * stride);
+    }
+    bool ready() const { return bool(scratch); }
+
+    void group(int64_t b, int64_t g) {
+        const int64_t keys = p.live_keys(b), queries = keys ? p.live_queries(b) : 0, size = p.group_size();
+        vfloat finite{};
+        read_rows<T>(p.k, b, g, 0, keys, p.width, 1.0f, k_rows, finite);
+        read_rows<T>(p.v, b, g, 0, keys, p.value_width, 1.0f, v_rows, finite);
+        to_panels(k_rows, keys, p.width, k);
+        to_panels(v_rows, keys, p.value_width, v);
+        for (int64_t h = g * size; h < (g + 1) * size; h++) {
+            fresh = h == g * size;
+            own_dv = p.statistics && size > 1;
+            if (p.statistics) std::fill(columns, columns + 3 * stride, 0.0f);
+            for (int64_t i = 0; i < queries; i += height) tile(b, h, i, std::min(height, queries - i), keys, finite);
+            write_zeros(at<T>(p.dq, b, h), p.dq, queries, p.queries, p.width);
+            if (p.statistics) head_statistics(b, h, queries, keys);
+        }
+        write_keys(p.dk, b, g, keys, p.width, dk, wide);
+        write_keys(p.dv, b, g, keys, p.value_width, dv, value_wide);
+    }
+
+   private:
+    // Rows of weights and score gradients kept at a time: two pieces of about 64 KiB, within the second-level cache.
+    int64_t tile_height() const {
+        return std::clamp<int64_t>(16384 / stride / ROWS * ROWS, 2 * ROWS, 8 * ROWS);
+    }
+
+    void tile(int64_t b, int64_t h, int64_t first, int64_t count, int64_t keys, vfloat finite) {
+        read_rows<T>(p.q, b, h, first, first + count, p.width, float(p.scale), q, finite);
+        read_rows<T>(p.u, b, h, first, first + count, p.value_width, 1.0f, u, finite);
+        const int64_t step = is_finite(finite) ? ROWS : 1;
+        for (int64_t i = 0; i < count; i += step) block(b, h, first, i, std::min(step, count - i), keys);
+        const int64_t seen = p.causal ? std::min(keys, first + count) : keys;
+        for (int64_t j = 0; j < seen; j += step) {
+            const int64_t from = p.causal ? std::max<int64_t>(j - first, 0) : 0;
+            const bool touched = p.causal ? first > j : first > 0;
+            const int64_t some = std::min(step, seen - j);
+            float* values = own_dv ? dv_head : dv;
+            accumulate(touched || !(fresh || own_dv), some,
+                       {count - from, weights + from * stride + j, stride, u + from * value_wide, value_wide, PANEL,
+                        values + j * value_wide, value_wide});
+            accumulate(touched || !fresh, some,
+                       {count - from, gradients + from * stride + j, stride, q + from * wide, wide, PANEL,
+                        dk + j * wide, wide});
+        }
+    }
+
+    void accumulate(bool add, int64_t rows, const Product& product) {
+        if (add)
+            multiply<true, true>(product, rows, product.ldc / LANES);
+        else
+            multiply<true, false>(product, rows, product.ldc / LANES);
+    }
+
+    void block(int64_t b, int64_t h, int64_t tile_first, int64_t offset, int64_t count, int64_t keys) {
+        const int64_t first = tile_first + offset, seen = p.causal ? std::min(keys, first + count) : keys;
+        RowBlock rows;
+        rows.p = weights + offset * stride;
+        rows.b = gradients + offset * stride;
+        rows.stride = stride;
+        rows.vectors = vectors_of(seen);
+        rows.responsibility = columns;
+        rows.routing = columns + stride;
+        rows.absolute_routing = columns + 2 * stride;
+        multiply<false, false>({p.width, q + offset * wide, wide, k, PANEL, PANEL * p.width, rows.p, stride}, count,
+                               rows.vectors);
+        multiply<false, false>({p.value_width, u + offset * value_wide, value_wide, v, PANEL, PANEL * p.value_width,
+                                rows.b, stride},
+                               count, rows.vectors);
+        float check = 0;
+        for (int64_t r = 0; r < count; r++) {
+            const int64_t i = first + r;
+            rows.limit[r] = p.causal ? std::min(keys, i + 1) : keys;
+            rows.extra[r] = p.dlse.data ? p.dlse.data[b * p.dlse.batch + h * p.dlse.head + i * p.dlse.row] : 0.0f;
+            weigh_row(rows, r, p.lse.data[b * p.lse.batch + h * p.lse.head + i * p.lse.row]);
+            check += (rows.factor[r] + rows.expected[r] + rows.extra[r]) * 0.0f;
+        }
+        if (check == 0.0f)
+            p.statistics ? score_gradients<true, false>(rows, count) : score_gradients<false, false>(rows, count);
+        else
+            p.statistics ? score_gradients<true, true>(rows, count) : score_gradients<false, true>(rows, count);
+        multiply<false, false>({seen, rows.b, stride, k_rows, wide, PANEL, dq, wide}, count, wide / LANES);
+        T* out = at<T>(p.dq, b, h);
+        for (int64_t r = 0; r < count; r++)
+            write_row(dq + r * wide, p.width, float(p.scale), out + (first + r) * p.dq.row, p.dq.column);
+        if (p.statistics) {
+            const int64_t n = (b * p.heads + h) * p.queries + first;
+            std::copy(rows.expected, rows.expected + count, p.expected + n);
+            std::copy(rows.variance, rows.variance + count, p.variance + n);
+            std::copy(rows.score_norm2, rows.score_norm2 + count, p.score_norm2 + n);
+        }
+    }
+
+    void head_statistics(int64_t b, int64_t h, int64_t queries, int64_t keys) {
+        const int64_t row = (b * p.heads + h) * p.queries, column = (b * p.heads + h) * p.keys;
+        for (float* plane : {p.expected, p.variance, p.score_norm2})
+            std::fill(plane + row + queries, plane + row + p.queries, 0.0f);
+        float* planes[] = {p.responsibility, p.routing, p.absolute_routing};
+        for (int i = 0; i < 3; i++) {
+            std::copy(columns + i * stride, columns + i * stride + keys, planes[i] + column);
+            std::fill(planes[i] + column + keys, planes[i] + column + p.keys, 0.0f);
+        }
+        float* values = own_dv ? dv_head : dv;
+        for (int64_t j = 0; j < keys; j++, values += value_wide) {
+            vfloat squares{};
+            for (int64_t d = 0; d < value_wide; d += LANES) {
+                const vfloat x = load(values + d);
+                squares += x * x;
+                if (own_dv) store(dv + j * value_wide + d, fresh ? x : load(dv + j * value_wide + d) + x);
+            }
+            p.value_norm[column + j] = std::sqrt(sum(squares));
+        }
+        std::fill(p.value_norm + column + keys, p.value_norm + column + p.keys, 0.0f);
+    }
+
+    void write_keys(const Tensor4& t, int64_t b, int64_t g, int64_t keys, int64_t width, const float* from,
+                    int64_t from_stride) {
+        T* to = at<T>(t, b, g);
+        for (int64_t j = 0; j < keys; j++) write_row(from + j * from_stride, width, 1.0f, to + j * t.row, t.column);
+        write_zeros(to, t, keys, p.keys, width);
+    }
+
+    const Problem& p;
+    const int64_t wide, value_wide, stride, padded, height;
+    Scratch scratch;
+    float *k, *v, *k_rows, *v_rows, *dk, *dv, *dv_head, *dq, *q, *u, *weights, *gradients, *columns;
+    bool fresh = true, own_dv = false;
+};
+
+}  // namespace

@@ -1,0 +1,182 @@
+// Attention forward and backward on the CPU: float32 inside, one thread per (sequence, key head), heads independent.
+//
+//   forward   S = scale Q Kᵀ,  P = exp(S − max),  o = P V / Σ P,  lse = max + log Σ P
+//   backward  P = exp(S − lse) / Σ exp(S − lse),  b = U Vᵀ,  E = Σ P b,  dS = P (b − E + dlse),
+//             dq = scale dS K,  dk = scale dSᵀ Q,  dv = Pᵀ U
+//
+// Eight query rows at a time against all the keys they may see: keys run along the lanes for S and b (K and V are
+// transposed once per head), columns of the head for the other products. Whole rows at hand, no running maximum is
+// needed, and the backward takes E from P and b themselves, so that Σ_j dS_ij = 0 holds to rounding whatever o was
+// rounded to. Rescaling P to sum to one undoes the rounding of a float32 lse. Scratch is linear in N.
+// Formulas: Dao et al. (2022), appendix B, and the gradient dynamics of attention cited in reference.py.
+#include "heads.h"
+
+namespace {
+
+struct RowSummary {
+    float top, total, entropy;
+    int64_t argmax;
+};
+
+inline int64_t find(const float* s, int64_t vectors, float wanted) {
+    for (int64_t v = 0; v < vectors; v++) {
+        const vint equal = load(s + v * LANES) == wanted;
+        int first = LANES;
+        for (int i = LANES - 1; i >= 0; i--) first = equal[i] ? i : first;
+        if (first < LANES) return v * LANES + first;
+    }
+    return 0;  // a row of NaN
+}
+
+// Scores of one row to unnormalised weights; 0 from `limit` to the end of the vectors.
+template <bool STATISTICS>
+inline RowSummary exponentiate_row(float* s, int64_t limit, int64_t vectors) {
+    const float hidden = -std::numeric_limits<float>::infinity();
+    const int64_t full = limit / LANES;
+    vfloat top = splat(hidden);
+    for (int64_t v = 0; v < full; v++) top = larger(load(s + v * LANES), top);
+    for (int64_t v = full; v < vectors; v++) {
+        const vfloat x = lane_numbers() + int32_t(v * LANES) < int32_t(limit) ? load(s + v * LANES) : splat(hidden);
+        store(s + v * LANES, x);
+        top = larger(x, top);
+    }
+    RowSummary row{largest(top), 0, 0, 0};
+    if (STATISTICS) {
+        // The largest term, exactly 1, stays out of the sums: what is left of a near-one-hot row keeps its digits.
+        row.argmax = find(s, vectors, row.top);
+        s[row.argmax] = hidden;
+    }
+    vfloat total{}, moment{};
+    for (int64_t v = 0; v < vectors; v++) {
+        vfloat x = load(s + v * LANES) - row.top;
+        x = x < -87.0f ? splat(-87.0f) : x;
+        const vfloat e = exponential(x);
+        store(s + v * LANES, e);
+        total += e;
+        if (STATISTICS) moment += e * x;
+    }
+    row.total = sum(total);
+    if (STATISTICS) {
+        const float rest = row.total;
+        row.total += 1.0f;
+        row.entropy = std::log1p(rest) - sum(moment) / row.total;
+        s[row.argmax] = 1.0f;
+    }
+    return row;
+}
+
+template <class T>
+class Forward {
+   public:
+    explicit Forward(const Problem& problem)
+        : p(problem),
+          wide(round_up(p.width, LANES)),
+          value_wide(round_up(p.value_width, LANES)),
+          stride(key_stride(p.keys)),
+          padded(round_up(p.keys, PANEL)),
+          scratch(padded * (p.width + wide + value_wide) + ROWS * (wide + value_wide + stride) + 16 * 8) {
+        rows = scratch.take(padded * wide);
+        k = scratch.take(padded * p.width);
+        v = scratch.take(padded * value_wide);
+        q = scratch.take(ROWS * wide);
+        o = scratch.take(ROWS * value_wide);
+        s = scratch.take(ROWS * stride);
+    }
+    bool ready() const { return bool(scratch); }
+
+    void group(int64_t b, int64_t g) {
+        const int64_t keys = p.live_keys(b), queries = keys ? p.live_queries(b) : 0;
+        vfloat finite{};
+        read_rows<T>(p.k, b, g, 0, keys, p.width, 1.0f, rows, finite);
+        read_rows<T>(p.v, b, g, 0, keys, p.value_width, 1.0f, v, finite);
+        to_panels(rows, keys, p.width, k);
+        // 0·NaN: where something is not finite, rows go one by one over exactly the keys they may see.
+        const int64_t step = is_finite(finite) ? ROWS : 1;
+        for (int64_t h = g * p.group_size(); h < (g + 1) * p.group_size(); h++) {
+            for (int64_t i = 0; i < queries; i += step) block(b, h, i, std::min(step, queries - i), keys);
+            dead_rows(b, h, queries);
+        }
+    }
+
+   private:
+    void block(int64_t b, int64_t h, int64_t first, int64_t count, int64_t keys) {
+        const int64_t seen = p.causal ? std::min(keys, first + count) : keys, vectors = vectors_of(seen);
+        vfloat ignored{};
+        read_rows<T>(p.q, b, h, first, first + count, p.width, float(p.scale), q, ignored);
+        multiply<false, false>({p.width, q, wide, k, PANEL, PANEL * p.width, s, stride}, count, vectors);
+        float factor[ROWS];
+        for (int64_t r = 0; r < count; r++) {
+            const int64_t limit = p.causal ? std::min(keys, first + r + 1) : keys;
+            const RowSummary row = p.statistics ? exponentiate_row<true>(s + r * stride, limit, vectors)
+                                                : exponentiate_row<false>(s + r * stride, limit, vectors);
+            factor[r] = 1.0f / row.total;
+            finish(b, h, first + r, row, factor[r]);
+        }
+        multiply<false, false>({seen, s, stride, v, value_wide, PANEL, o, value_wide}, count, value_wide / LANES);
+        T* out = at<T>(p.o, b, h);
+        for (int64_t r = 0; r < count; r++)
+            write_row(o + r * value_wide, p.value_width, factor[r], out + (first + r) * p.o.row, p.o.column);
+    }
+
+    void finish(int64_t b, int64_t h, int64_t i, const RowSummary& row, float factor) {
+        p.lse.data[b * p.lse.batch + h * p.lse.head + i * p.lse.row] = row.top + std::log(row.total);
+        if (!p.statistics) return;
+        const int64_t n = (b * p.heads + h) * p.queries + i;
+        p.entropy[n] = row.entropy;
+        p.max_weight[n] = factor;
+        p.argmax[n] = int32_t(row.argmax);
+    }
+
+    void dead_rows(int64_t b, int64_t h, int64_t first) {
+        write_zeros(at<T>(p.o, b, h), p.o, first, p.queries, p.value_width);
+        for (int64_t i = first; i < p.queries; i++) {
+            p.lse.data[b * p.lse.batch + h * p.lse.head + i * p.lse.row] = -std::numeric_limits<float>::infinity();
+            if (!p.statistics) continue;
+            const int64_t n = (b * p.heads + h) * p.queries + i;
+            p.entropy[n] = p.max_weight[n] = 0.0f;
+            p.argmax[n] = -1;
+        }
+    }
+
+    const Problem& p;
+    const int64_t wide, value_wide, stride, padded;
+    Scratch scratch;
+    float *rows, *k, *v, *q, *o, *s;
+};
+
+}  // namespace
+#include "backward.h"
+namespace {
+
+template <class Pass>
+int run(const Problem& p) {
+    const int64_t items = p.batch * p.groups;
+    int failed = 0;
+#pragma omp parallel num_threads(int(p.threads)) reduction(| : failed) if (p.threads > 1 && items > 1)
+    {
+        Pass pass(p);
+        failed = !pass.ready();
+#pragma omp for schedule(static)
+        for (int64_t item = 0; item < items; item++)
+            if (!failed) pass.group(item / p.groups, item % p.groups);
+    }
+    return failed;
+}
+
+template <template <class> class Pass>
+int dispatch(const Problem& p) {
+    switch (p.type) {
+        case 0:
+            return run<Pass<float>>(p);
+        case 1:
+            return run<Pass<bfloat>>(p);
+        default:
+            return run<Pass<half>>(p);
+    }
+}
+
+}  // namespace
+
+// 0, or 1 where the scratch memory could not be had.
+EXPORT int attention_forward(const Problem* problem) { return dispatch<Forward>(*problem); }
+EXPORT int attention_backward(const Problem* problem) { return dispatch<Backward>(*problem); }
