@@ -6,7 +6,8 @@
 constexpr int ROWS = 8;
 constexpr int64_t PANEL = PAIR * LANES;
 
-// element(r, d) of A: a[r * lda + d], or a[d * lda + r] where A comes transposed.
+// element(r, d) of A: a[r * lda + d], or a[d * lda + r] where A comes transposed. `factor`, if any, multiplies row r of
+// what is stored.
 struct Product {
     int64_t depth;
     const float* a;
@@ -16,10 +17,11 @@ struct Product {
     int64_t b_step;  // from one panel of B to the next
     float* c;
     int64_t ldc;
+    const float* factor = nullptr;
 };
 
 template <int R, int V, bool TRANSPOSED, bool ADD>
-inline void tile(const Product& m, const float* a, const float* b, float* c) {
+inline void tile(const Product& m, const float* a, const float* b, float* c, const float* factor) {
     vfloat sums[R][V];
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++)
@@ -38,6 +40,11 @@ inline void tile(const Product& m, const float* a, const float* b, float* c) {
         a += TRANSPOSED ? m.lda : 1;
         b += m.ldb;
     }
+    if (factor)
+#pragma GCC unroll 8
+        for (int r = 0; r < R; r++)
+#pragma GCC unroll 2
+            for (int n = 0; n < V; n++) sums[r][n] *= factor[r];
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 2
@@ -47,9 +54,11 @@ inline void tile(const Product& m, const float* a, const float* b, float* c) {
 template <int R, bool TRANSPOSED, bool ADD>
 inline void strip(const Product& m, int64_t vectors, int64_t row) {
     const float *a = m.a + (TRANSPOSED ? row : row * m.lda), *b = m.b;
+    const float* factor = m.factor ? m.factor + row : nullptr;
     float* c = m.c + row * m.ldc;
-    for (; vectors >= PAIR; vectors -= PAIR, b += m.b_step, c += PANEL) tile<R, PAIR, TRANSPOSED, ADD>(m, a, b, c);
-    if (vectors > 0) tile<R, 1, TRANSPOSED, ADD>(m, a, b, c);
+    for (; vectors >= PAIR; vectors -= PAIR, b += m.b_step, c += PANEL)
+        tile<R, PAIR, TRANSPOSED, ADD>(m, a, b, c, factor);
+    if (vectors > 0) tile<R, 1, TRANSPOSED, ADD>(m, a, b, c, factor);
 }
 
 // The whole product for `rows` ≤ 8 rows.

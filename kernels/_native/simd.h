@@ -37,6 +37,16 @@ inline vfloat load(const float* p) {
 inline void store(float* p, vfloat x) { std::memcpy(p, &x, sizeof x); }
 inline vfloat splat(float x) { return x - vfloat{}; }
 
+// The same number, of unknown origin to the optimiser.
+inline vfloat hide(vfloat x) {
+#if defined(__x86_64__)
+    __asm__("" : "+x"(x));
+#elif defined(__aarch64__)
+    __asm__("" : "+w"(x));
+#endif
+    return x;
+}
+
 template <int... I>
 inline vint lane_numbers(std::integer_sequence<int, I...>) {
     return vint{I...};
@@ -76,7 +86,8 @@ inline float largest(vfloat x) {
         return x[0];
 }
 
-// e^x for x ≤ 1, relative error < 2e-7: 2^n · p(f) with n the integer nearest to x·log2(e), p minimax of degree 6.
+// e^x for x ≤ ½: 2^n · p(f) with n the integer nearest to x·log2(e) and p minimax of degree 6. Relative error below
+// 2e-7 + 1.5e-8·|x|: the rounding of x·log2(e) is felt only where e^x is negligible beside the row's largest term.
 // 0 below −86 and at −inf (no denormals), NaN at NaN, exactly 1 at 0.
 inline vfloat exponential(vfloat x) {
     x = x < -87.0f ? splat(-87.0f) : x;
@@ -95,6 +106,27 @@ inline vfloat exponential(vfloat x) {
     vfloat y;
     std::memcpy(&y, &raised, sizeof y);
     return x < -86.0f ? vfloat{} : y;
+}
+
+// log(1 + x) for x ≥ 0, relative error < 3e-7 also where x is tiny; infinity and NaN come through.
+// 1 + x = 2^n·m with m in [√½, √2); log m = 2 atanh(s), s = (m − 1) / (m + 1), as an odd series up to s⁹.
+inline vfloat log1p(vfloat x) {
+    const vfloat y = hide(x + 1.0f);
+    // What the rounding of 1 + x lost, to first order; hidden from -fassociative-math, which would cancel it to 0.
+    const vfloat lost = (x - hide(y - 1.0f)) / y;
+    const vint raw = bits<vint>(y);
+    const vint n = (raw - 0x3f3504f3) >> 23;
+    const vint mantissa = raw - (n << 23);
+    vfloat m;
+    std::memcpy(&m, &mantissa, sizeof m);
+    const vfloat s = (m - 1.0f) / (m + 1.0f), z = s * s;
+    vfloat p = splat(2.0f / 9);
+    p = p * z + 2.0f / 7;
+    p = p * z + 2.0f / 5;
+    p = p * z + 2.0f / 3;
+    p = p * z + 2.0f;
+    const vfloat result = __builtin_convertvector(n, vfloat) * 0.693147181f + (p * s + lost);
+    return y - y == 0.0f ? result : y;
 }
 
 // Transposes a LANES × LANES block: each of log2(LANES) rounds interleaves the first half of the rows with the second.

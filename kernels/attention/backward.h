@@ -12,6 +12,7 @@ struct RowBlock {
     float factor[ROWS], expected[ROWS], extra[ROWS];
     float variance[ROWS], score_norm2[ROWS];
     float *responsibility, *routing, *absolute_routing;
+    float scale;
 };
 
 // Score and compatibility of one row to exp(s − lse) and b, both 0 from the row's limit on; and Σ, E.
@@ -38,7 +39,7 @@ inline void weigh_row(RowBlock& block, int64_t r, float lse) {
     block.expected[r] = sum(moment) * block.factor[r];
 }
 
-// P = factor · e and dS = P (b − E + extra) for R rows. MASK is for rows that are not finite: 0·NaN past the limit.
+// P = factor · e and scale · dS with dS = P (b − E + extra), for R rows. MASK is for rows that are not finite: 0·NaN past the limit.
 template <int R, bool STATISTICS, bool MASK>
 inline void score_gradients(RowBlock& block, int64_t row) {
     vfloat variance[R] = {}, norm2[R] = {};
@@ -56,7 +57,7 @@ inline void score_gradients(RowBlock& block, int64_t row) {
                 gradient = seen ? gradient : vfloat{};
             }
             store(p, weight);
-            store(b, gradient);
+            store(b, gradient * block.scale);
             if (STATISTICS) {
                 variance[r] += weight * centred * centred;
                 norm2[r] += gradient * gradient;
@@ -98,14 +99,14 @@ class Backward {
                   height * (wide + value_wide + 2 * stride) + 3 * stride + 16 * 16) {
         k = scratch.take(padded * p.width);
         v = scratch.take(padded * p.value_width);
-        k_rows = scratch.take(padded * wide);
-        v_rows = scratch.take(padded * value_wide);
-        dk = scratch.take(padded * wide);
-        dv = scratch.take(padded * value_wide);
+        k_scratch = scratch.take(padded * wide);
+        v_scratch = scratch.take(padded * value_wide);
+        dk_scratch = scratch.take(padded * wide);
+        dv_scratch = scratch.take(padded * value_wide);
         dv_head = scratch.take(padded * value_wide);
-        dq = scratch.take(ROWS * wide);
-        q = scratch.take(height * wide);
-        u = scratch.take(height * value_wide);
+        dq_scratch = scratch.take(ROWS * wide);
+        q_scratch = scratch.take(height * wide);
+        u_scratch = scratch.take(height * value_wide);
         weights = scratch.take(height * stride);
         gradients = scratch.take(height * stride);
         columns = scratch.take(3 * stride);
@@ -113,59 +114,76 @@ class Backward {
     bool ready() const { return bool(scratch); }
 
     void group(int64_t b, int64_t g) {
-        const int64_t keys = p.live_keys(b), queries = keys ? p.live_queries(b) : 0, size = p.group_size();
-        vfloat finite{};
-        read_rows<T>(p.k, b, g, 0, keys, p.width, 1.0f, k_rows, finite);
-        read_rows<T>(p.v, b, g, 0, keys, p.value_width, 1.0f, v_rows, finite);
-        to_panels(k_rows, keys, p.width, k);
-        to_panels(v_rows, keys, p.value_width, v);
-        for (int64_t h = g * size; h < (g + 1) * size; h++) {
-            fresh = h == g * size;
-            own_dv = p.statistics && size > 1;
-            if (p.statistics) std::fill(columns, columns + 3 * stride, 0.0f);
-            for (int64_t i = 0; i < queries; i += height) tile(b, h, i, std::min(height, queries - i), keys, finite);
-            write_zeros(at<T>(p.dq, b, h), p.dq, queries, p.queries, p.width);
-            if (p.statistics) head_statistics(b, h, queries, keys);
+        const int64_t keys = p.live_keys(b);
+        k_rows = read_rows<T>(p.k, b, g, 0, keys, p.width, k_scratch);
+        const Rows v_rows = read_rows<T>(p.v, b, g, 0, keys, p.value_width, v_scratch);
+        dk = output_rows<T>(p.dk, b, g, 0, p.width, dk_scratch);
+        dv = output_rows<T>(p.dv, b, g, 0, p.value_width, dv_scratch);
+        if (keys) {
+            to_panels(k_rows, keys, p.width, float(p.scale), k);
+            to_panels(v_rows, keys, p.value_width, 1.0f, v);
         }
-        write_keys(p.dk, b, g, keys, p.width, dk, wide);
-        write_keys(p.dv, b, g, keys, p.value_width, dv, value_wide);
+        // Where something was not finite, 0·NaN reaches keys and rows that may not see it: once more, row by row and
+        // key by key, each over exactly what it sees.
+        if (!heads(b, g, keys, ROWS)) heads(b, g, keys, 1);
+        write_zeros<T>(p.dk, b, g, keys, p.keys, p.width);
+        write_zeros<T>(p.dv, b, g, keys, p.keys, p.value_width);
     }
 
    private:
+    // The query heads of key head g, `step` rows or keys at a time. False where a gradient is not finite.
+    bool heads(int64_t b, int64_t g, int64_t keys, int64_t step) {
+        const int64_t queries = keys ? p.live_queries(b) : 0, size = p.group_size();
+        bool finite = true;
+        own_dv = p.statistics && size > 1;
+        for (int64_t h = g * size; h < (g + 1) * size; h++) {
+            fresh = h == g * size;
+            if (p.statistics) std::fill(columns, columns + 3 * stride, 0.0f);
+            for (int64_t i = 0; i < queries; i += height)
+                finite &= tile(b, h, i, std::min(height, queries - i), keys, step);
+            write_zeros<T>(p.dq, b, h, queries, p.queries, p.width);
+            if (p.statistics) head_statistics(b, h, queries, keys);
+        }
+        finite &= hand_over<T>(dk, p.dk, b, g, 0, keys, p.width);
+        return hand_over<T>(dv, p.dv, b, g, 0, keys, p.value_width) && finite;
+    }
+
     // Rows of weights and score gradients kept at a time: two pieces of about 64 KiB, within the second-level cache.
     int64_t tile_height() const {
         return std::clamp<int64_t>(16384 / stride / ROWS * ROWS, 2 * ROWS, 8 * ROWS);
     }
 
-    void tile(int64_t b, int64_t h, int64_t first, int64_t count, int64_t keys, vfloat finite) {
-        read_rows<T>(p.q, b, h, first, first + count, p.width, float(p.scale), q, finite);
-        read_rows<T>(p.u, b, h, first, first + count, p.value_width, 1.0f, u, finite);
-        const int64_t step = is_finite(finite) ? ROWS : 1;
-        for (int64_t i = 0; i < count; i += step) block(b, h, first, i, std::min(step, count - i), keys);
+    bool tile(int64_t b, int64_t h, int64_t first, int64_t count, int64_t keys, int64_t step) {
+        q = read_rows<T>(p.q, b, h, first, count, p.width, q_scratch);
+        u = read_rows<T>(p.u, b, h, first, count, p.value_width, u_scratch);
+        bool finite = true;
+        for (int64_t i = 0; i < count; i += step) finite &= block(b, h, first, i, std::min(step, count - i), keys);
+        const Rows values = own_dv ? Rows{dv_head, value_wide} : dv;
         const int64_t seen = p.causal ? std::min(keys, first + count) : keys;
         for (int64_t j = 0; j < seen; j += step) {
             const int64_t from = p.causal ? std::max<int64_t>(j - first, 0) : 0;
             const bool touched = p.causal ? first > j : first > 0;
             const int64_t some = std::min(step, seen - j);
-            float* values = own_dv ? dv_head : dv;
-            accumulate(touched || !(fresh || own_dv), some,
-                       {count - from, weights + from * stride + j, stride, u + from * value_wide, value_wide, PANEL,
-                        values + j * value_wide, value_wide});
-            accumulate(touched || !fresh, some,
-                       {count - from, gradients + from * stride + j, stride, q + from * wide, wide, PANEL,
-                        dk + j * wide, wide});
+            accumulate(touched || !(fresh || own_dv), some, value_wide / LANES,
+                       {count - from, weights + from * stride + j, stride, u[from], u.stride, PANEL, values[j],
+                        values.stride});
+            accumulate(touched || !fresh, some, wide / LANES,
+                       {count - from, gradients + from * stride + j, stride, q[from], q.stride, PANEL, dk[j],
+                        dk.stride});
         }
+        return finite;
     }
 
-    void accumulate(bool add, int64_t rows, const Product& product) {
+    void accumulate(bool add, int64_t rows, int64_t vectors, const Product& product) {
         if (add)
-            multiply<true, true>(product, rows, product.ldc / LANES);
+            multiply<true, true>(product, rows, vectors);
         else
-            multiply<true, false>(product, rows, product.ldc / LANES);
+            multiply<true, false>(product, rows, vectors);
     }
 
-    void block(int64_t b, int64_t h, int64_t tile_first, int64_t offset, int64_t count, int64_t keys) {
+    bool block(int64_t b, int64_t h, int64_t tile_first, int64_t offset, int64_t count, int64_t keys) {
         const int64_t first = tile_first + offset, seen = p.causal ? std::min(keys, first + count) : keys;
+        prefetch(b, h, first, count);
         RowBlock rows;
         rows.p = weights + offset * stride;
         rows.b = gradients + offset * stride;
@@ -174,11 +192,11 @@ class Backward {
         rows.responsibility = columns;
         rows.routing = columns + stride;
         rows.absolute_routing = columns + 2 * stride;
-        multiply<false, false>({p.width, q + offset * wide, wide, k, PANEL, PANEL * p.width, rows.p, stride}, count,
+        rows.scale = float(p.scale);
+        multiply<false, false>({p.width, q[offset], q.stride, k, PANEL, PANEL * p.width, rows.p, stride}, count,
                                rows.vectors);
-        multiply<false, false>({p.value_width, u + offset * value_wide, value_wide, v, PANEL, PANEL * p.value_width,
-                                rows.b, stride},
-                               count, rows.vectors);
+        multiply<false, false>(
+            {p.value_width, u[offset], u.stride, v, PANEL, PANEL * p.value_width, rows.b, stride}, count, rows.vectors);
         float check = 0;
         for (int64_t r = 0; r < count; r++) {
             const int64_t i = first + r;
@@ -191,16 +209,28 @@ class Backward {
             p.statistics ? score_gradients<true, false>(rows, count) : score_gradients<false, false>(rows, count);
         else
             p.statistics ? score_gradients<true, true>(rows, count) : score_gradients<false, true>(rows, count);
-        multiply<false, false>({seen, rows.b, stride, k_rows, wide, PANEL, dq, wide}, count, wide / LANES);
-        T* out = at<T>(p.dq, b, h);
-        for (int64_t r = 0; r < count; r++)
-            write_row(dq + r * wide, p.width, float(p.scale), out + (first + r) * p.dq.row, p.dq.column);
+        const Rows dq = output_rows<T>(p.dq, b, h, first, p.width, dq_scratch);
+        multiply<false, false>({seen, rows.b, stride, k_rows.data, k_rows.stride, PANEL, dq.data, dq.stride}, count,
+                               wide / LANES);
         if (p.statistics) {
             const int64_t n = (b * p.heads + h) * p.queries + first;
             std::copy(rows.expected, rows.expected + count, p.expected + n);
             std::copy(rows.variance, rows.variance + count, p.variance + n);
             std::copy(rows.score_norm2, rows.score_norm2 + count, p.score_norm2 + n);
         }
+        return hand_over<T>(dq, p.dq, b, h, first, count, p.width) && check == 0.0f;
+    }
+
+    void prefetch(int64_t b, int64_t h, int64_t first, int64_t count) {
+        const int64_t g = h / p.group_size(), next = p.next_batch(b, g), next_g = p.next_group(g);
+        prefetch_rows<T, 1>(p.dq, b, h, first, count, p.width);
+        prefetch_rows<T, 0>(p.q, next, next_g * p.group_size(), first, count, p.width);
+        prefetch_rows<T, 0>(p.u, next, next_g * p.group_size(), first, count, p.value_width);
+        count = std::min(count, p.keys - first);
+        prefetch_rows<T, 0>(p.k, next, next_g, first, count, p.width);
+        prefetch_rows<T, 0>(p.v, next, next_g, first, count, p.value_width);
+        prefetch_rows<T, 1>(p.dk, b, g, first, count, p.width);
+        prefetch_rows<T, 1>(p.dv, b, g, first, count, p.value_width);
     }
 
     void head_statistics(int64_t b, int64_t h, int64_t queries, int64_t keys) {
@@ -212,30 +242,25 @@ class Backward {
             std::copy(columns + i * stride, columns + i * stride + keys, planes[i] + column);
             std::fill(planes[i] + column + keys, planes[i] + column + p.keys, 0.0f);
         }
-        float* values = own_dv ? dv_head : dv;
-        for (int64_t j = 0; j < keys; j++, values += value_wide) {
+        const Rows values = own_dv ? Rows{dv_head, value_wide} : dv;
+        for (int64_t j = 0; j < keys; j++) {
             vfloat squares{};
             for (int64_t d = 0; d < value_wide; d += LANES) {
-                const vfloat x = load(values + d);
+                const vfloat x = load(values[j] + d);
                 squares += x * x;
-                if (own_dv) store(dv + j * value_wide + d, fresh ? x : load(dv + j * value_wide + d) + x);
+                if (own_dv) store(dv[j] + d, fresh ? x : load(dv[j] + d) + x);
             }
             p.value_norm[column + j] = std::sqrt(sum(squares));
         }
         std::fill(p.value_norm + column + keys, p.value_norm + column + p.keys, 0.0f);
     }
 
-    void write_keys(const Tensor4& t, int64_t b, int64_t g, int64_t keys, int64_t width, const float* from,
-                    int64_t from_stride) {
-        T* to = at<T>(t, b, g);
-        for (int64_t j = 0; j < keys; j++) write_row(from + j * from_stride, width, 1.0f, to + j * t.row, t.column);
-        write_zeros(to, t, keys, p.keys, width);
-    }
-
     const Problem& p;
     const int64_t wide, value_wide, stride, padded, height;
     Scratch scratch;
-    float *k, *v, *k_rows, *v_rows, *dk, *dv, *dv_head, *dq, *q, *u, *weights, *gradients, *columns;
+    float *k, *v, *k_scratch, *v_scratch, *dk_scratch, *dv_scratch, *dv_head, *dq_scratch, *q_scratch, *u_scratch;
+    float *weights, *gradients, *columns;
+    Rows k_rows{}, dk{}, dv{}, q{}, u{};
     bool fresh = true, own_dv = false;
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <cstdlib>
+#include <type_traits>
 
 #include "matmul.h"
 
@@ -36,6 +37,9 @@ struct Problem {
     int64_t live_queries(int64_t b) const {
         return query_lengths ? std::clamp<int64_t>(query_lengths[b], 0, queries) : queries;
     }
+    // The key head after (b, g), wrapping round at the end.
+    int64_t next_batch(int64_t b, int64_t g) const { return g + 1 < groups ? b : (b + 1) % batch; }
+    int64_t next_group(int64_t g) const { return (g + 1) % groups; }
     // Keys that some live row can see.
     int64_t live_keys(int64_t b) const {
         const int64_t live = lengths ? std::clamp<int64_t>(lengths[b], 0, keys) : keys;
@@ -89,63 +93,102 @@ inline T* at(const Tensor4& t, int64_t b, int64_t h) {
     return static_cast<T*>(t.data) + b * t.batch + h * t.head;
 }
 
-// Copies one row of `width` numbers, times `factor`, to float32, zero up to a whole vector. `finite` collects 0·x,
-// which stays 0 unless some x is infinite or NaN.
+// Rows of float32 in memory, in a tensor itself or in scratch. A row ends in a whole vector.
+struct Rows {
+    float* data;
+    int64_t stride;
+    float* operator[](int64_t i) const { return data + i * stride; }
+};
+
+// Whether the kernels can read or write the tensor in place: float32, rows of whole vectors.
 template <class T>
-inline void read_row(const T* from, int64_t step, int64_t width, float factor, float* to, vfloat& finite) {
+inline bool in_place(const Tensor4& t, int64_t width) {
+    return std::is_same_v<T, float> && t.column == 1 && width % LANES == 0;
+}
+
+template <class T>
+inline void read_row(const T* from, int64_t step, int64_t width, float* to) {
     int64_t i = 0;
     if (step == 1)
-        for (; i + LANES <= width; i += LANES) {
-            const vfloat x = widen(from + i) * factor;
-            finite += x * 0.0f;
-            store(to + i, x);
-        }
+        for (; i + LANES <= width; i += LANES) store(to + i, widen(from + i));
     for (; i < width; i += LANES) {
         T rest[LANES] = {};
         for (int64_t j = 0; j < std::min<int64_t>(LANES, width - i); j++) rest[j] = from[(i + j) * step];
-        const vfloat x = widen(rest) * factor;
-        finite += x * 0.0f;
-        store(to + i, x);
+        store(to + i, widen(rest));
     }
 }
 
 template <class T>
-inline void write_row(const float* from, int64_t width, float factor, T* to, int64_t step) {
+inline void write_row(const float* from, int64_t width, T* to, int64_t step) {
     int64_t i = 0;
     if (step == 1)
-        for (; i + LANES <= width; i += LANES) narrow(load(from + i) * factor, to + i);
+        for (; i + LANES <= width; i += LANES) narrow(load(from + i), to + i);
     for (; i < width; i += LANES) {
         T rest[LANES];
-        narrow(load(from + i) * factor, rest);
+        narrow(load(from + i), rest);
         for (int64_t j = 0; j < std::min<int64_t>(LANES, width - i); j++) to[(i + j) * step] = rest[j];
     }
 }
 
 template <class T>
-inline void write_zeros(T* to, const Tensor4& t, int64_t first, int64_t last, int64_t width) {
+inline void write_zeros(const Tensor4& t, int64_t b, int64_t h, int64_t first, int64_t last, int64_t width) {
+    T* to = at<T>(t, b, h);
     for (int64_t i = first; i < last; i++)
         for (int64_t d = 0; d < width; d++) to[i * t.row + d * t.column] = T{};
 }
 
-// Rows [first, last) of one head as float32, row stride round_up(width, LANES).
+// Rows [first, first + count) of one head: where they lie, or a copy in `scratch`, zero up to a whole vector.
 template <class T>
-inline void read_rows(const Tensor4& t, int64_t b, int64_t h, int64_t first, int64_t last, int64_t width, float factor,
-                      float* to, vfloat& finite) {
-    const T* from = at<T>(t, b, h);
-    const int64_t stride = round_up(width, LANES);
-    for (int64_t i = first; i < last; i++, to += stride)
-        read_row(from + i * t.row, t.column, width, factor, to, finite);
+inline Rows read_rows(const Tensor4& t, int64_t b, int64_t h, int64_t first, int64_t count, int64_t width,
+                      float* scratch) {
+    T* from = at<T>(t, b, h) + first * t.row;
+    if constexpr (std::is_same_v<T, float>)
+        if (in_place<T>(t, width)) return {from, t.row};
+    const Rows rows{scratch, round_up(width, LANES)};
+    for (int64_t i = 0; i < count; i++) read_row(from + i * t.row, t.column, width, rows[i]);
+    return rows;
 }
 
-// rows (n, width), row stride round_up(width, LANES), to panels of PANEL keys: panel p, then column d, then key.
-// The rows up to the next multiple of LANES are read and must be there; they end in lanes nobody uses.
-inline void to_panels(const float* rows, int64_t n, int64_t width, float* panels) {
-    const int64_t stride = round_up(width, LANES);
+// Where to leave rows of one head for `hand_over`: in the tensor itself, or in `scratch`.
+template <class T>
+inline Rows output_rows(const Tensor4& t, int64_t b, int64_t h, int64_t first, int64_t width, float* scratch) {
+    if constexpr (std::is_same_v<T, float>)
+        if (in_place<T>(t, width)) return {at<T>(t, b, h) + first * t.row, t.row};
+    return {scratch, round_up(width, LANES)};
+}
+
+// Brings the rows to the tensor unless they are there already. False where one of them is not finite.
+template <class T>
+inline bool hand_over(const Rows& rows, const Tensor4& t, int64_t b, int64_t h, int64_t first, int64_t count,
+                      int64_t width) {
+    T* to = at<T>(t, b, h) + first * t.row;
+    const bool copy = !in_place<T>(t, width);
+    vfloat zeros{};
+    for (int64_t i = 0; i < count; i++) {
+        for (int64_t d = 0; d < width; d += LANES) zeros += load(rows[i] + d) * 0.0f;
+        if (copy) write_row(rows[i], width, to + i * t.row, t.column);
+    }
+    return sum(zeros) == 0.0f;
+}
+
+// Asks for rows [first, first + count) of one head ahead of their use: a head of this field's sizes is too short for
+// the hardware to see the stream coming.
+template <class T, int WRITE>
+inline void prefetch_rows(const Tensor4& t, int64_t b, int64_t h, int64_t first, int64_t count, int64_t width) {
+    if (t.column != 1) return;
+    const T* row = at<T>(t, b, h) + first * t.row;
+    for (; count > 0; count--, row += t.row)
+        for (int64_t d = 0; d < width; d += 64 / int64_t(sizeof(T))) __builtin_prefetch(row + d, WRITE, 2);
+}
+
+// `factor` times the n rows, transposed into panels of PANEL keys: panel p, then column d, then key. The lanes past
+// the last key repeat it; nobody uses them.
+inline void to_panels(const Rows& rows, int64_t n, int64_t width, float factor, float* panels) {
     for (int64_t j = 0; j < n; j += LANES)
         for (int64_t d = 0; d < width; d += LANES) {
             vfloat block[LANES];
 #pragma GCC unroll 16
-            for (int i = 0; i < LANES; i++) block[i] = load(rows + (j + i) * stride + d);
+            for (int i = 0; i < LANES; i++) block[i] = load(rows[std::min(j + i, n - 1)] + d) * factor;
             transpose(block);
             float* to = panels + j / PANEL * PANEL * width + d * PANEL + j % PANEL;
             const int64_t columns = std::min<int64_t>(LANES, width - d);
@@ -179,5 +222,3 @@ class Scratch {
    private:
     float *base_, *next_;
 };
-
-inline bool is_finite(vfloat zeros) { return sum(zeros) == 0.0f; }

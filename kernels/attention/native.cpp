@@ -10,20 +10,28 @@
 // rounded to. Rescaling P to sum to one undoes the rounding of a float32 lse. Scratch is linear in N.
 // Formulas: Dao et al. (2022), appendix B, and the gradient dynamics of attention cited in reference.py.
 #include "heads.h"
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
 
 namespace {
 
 struct RowSummary {
-    float top, total, entropy;
+    float top, rest;  // the maximum, and Σ exp(s − top) less the largest term
+    float moment;     // Σ exp(s − top) (s − top)
     int64_t argmax;
 };
 
+// The first of the scores that equals `wanted`.
 inline int64_t find(const float* s, int64_t vectors, float wanted) {
     for (int64_t v = 0; v < vectors; v++) {
-        const vint equal = load(s + v * LANES) == wanted;
-        int first = LANES;
-        for (int i = LANES - 1; i >= 0; i--) first = equal[i] ? i : first;
-        if (first < LANES) return v * LANES + first;
+#if defined(__AVX512F__)
+        const unsigned equal = _mm512_cmp_ps_mask(_mm512_loadu_ps(s + v * LANES), _mm512_set1_ps(wanted), _CMP_EQ_OQ);
+        if (equal) return v * LANES + __builtin_ctz(equal);
+#else
+        for (int i = 0; i < LANES; i++)
+            if (s[v * LANES + i] == wanted) return v * LANES + i;
+#endif
     }
     return 0;  // a row of NaN
 }
@@ -55,12 +63,12 @@ inline RowSummary exponentiate_row(float* s, int64_t limit, int64_t vectors) {
         total += e;
         if (STATISTICS) moment += e * x;
     }
-    row.total = sum(total);
+    row.rest = sum(total);
     if (STATISTICS) {
-        const float rest = row.total;
-        row.total += 1.0f;
-        row.entropy = std::log1p(rest) - sum(moment) / row.total;
+        row.moment = sum(moment);
         s[row.argmax] = 1.0f;
+    } else {
+        row.rest -= 1.0f;
     }
     return row;
 }
@@ -75,60 +83,75 @@ class Forward {
           stride(key_stride(p.keys)),
           padded(round_up(p.keys, PANEL)),
           scratch(padded * (p.width + wide + value_wide) + ROWS * (wide + value_wide + stride) + 16 * 8) {
-        rows = scratch.take(padded * wide);
+        k_rows = scratch.take(padded * wide);
         k = scratch.take(padded * p.width);
-        v = scratch.take(padded * value_wide);
-        q = scratch.take(ROWS * wide);
-        o = scratch.take(ROWS * value_wide);
+        v_rows = scratch.take(padded * value_wide);
+        q_rows = scratch.take(ROWS * wide);
+        o_rows = scratch.take(ROWS * value_wide);
         s = scratch.take(ROWS * stride);
     }
     bool ready() const { return bool(scratch); }
 
     void group(int64_t b, int64_t g) {
         const int64_t keys = p.live_keys(b), queries = keys ? p.live_queries(b) : 0;
-        vfloat finite{};
-        read_rows<T>(p.k, b, g, 0, keys, p.width, 1.0f, rows, finite);
-        read_rows<T>(p.v, b, g, 0, keys, p.value_width, 1.0f, v, finite);
-        to_panels(rows, keys, p.width, k);
-        // 0·NaN: where something is not finite, rows go one by one over exactly the keys they may see.
-        const int64_t step = is_finite(finite) ? ROWS : 1;
+        if (keys)
+            to_panels(read_rows<T>(p.k, b, g, 0, keys, p.width, k_rows), keys, p.width, float(p.scale), k);
+        const Rows v = read_rows<T>(p.v, b, g, 0, keys, p.value_width, v_rows);
         for (int64_t h = g * p.group_size(); h < (g + 1) * p.group_size(); h++) {
-            for (int64_t i = 0; i < queries; i += step) block(b, h, i, std::min(step, queries - i), keys);
+            for (int64_t i = 0; i < queries; i += ROWS) {
+                const int64_t count = std::min<int64_t>(ROWS, queries - i);
+                if (block(b, h, i, count, keys, v)) continue;
+                // Something was not finite, and 0·NaN reaches rows that may not see it: once more, row by row, each
+                // over exactly its keys.
+                for (int64_t r = i; r < i + count; r++) block(b, h, r, 1, keys, v);
+            }
             dead_rows(b, h, queries);
         }
     }
 
    private:
-    void block(int64_t b, int64_t h, int64_t first, int64_t count, int64_t keys) {
+    bool block(int64_t b, int64_t h, int64_t first, int64_t count, int64_t keys, const Rows& v) {
         const int64_t seen = p.causal ? std::min(keys, first + count) : keys, vectors = vectors_of(seen);
-        vfloat ignored{};
-        read_rows<T>(p.q, b, h, first, first + count, p.width, float(p.scale), q, ignored);
-        multiply<false, false>({p.width, q, wide, k, PANEL, PANEL * p.width, s, stride}, count, vectors);
-        float factor[ROWS];
+        prefetch(b, h, first, count);
+        const Rows q = read_rows<T>(p.q, b, h, first, count, p.width, q_rows);
+        multiply<false, false>({p.width, q.data, q.stride, k, PANEL, PANEL * p.width, s, stride}, count, vectors);
+        RowSummary rows[ROWS];
+        float rest[LANES > ROWS ? LANES : ROWS] = {}, factor[ROWS];
         for (int64_t r = 0; r < count; r++) {
             const int64_t limit = p.causal ? std::min(keys, first + r + 1) : keys;
-            const RowSummary row = p.statistics ? exponentiate_row<true>(s + r * stride, limit, vectors)
-                                                : exponentiate_row<false>(s + r * stride, limit, vectors);
-            factor[r] = 1.0f / row.total;
-            finish(b, h, first + r, row, factor[r]);
+            rows[r] = p.statistics ? exponentiate_row<true>(s + r * stride, limit, vectors)
+                                   : exponentiate_row<false>(s + r * stride, limit, vectors);
+            rest[r] = rows[r].rest;
+            factor[r] = 1.0f / (1.0f + rest[r]);
         }
-        multiply<false, false>({seen, s, stride, v, value_wide, PANEL, o, value_wide}, count, value_wide / LANES);
-        T* out = at<T>(p.o, b, h);
-        for (int64_t r = 0; r < count; r++)
-            write_row(o + r * value_wide, p.value_width, factor[r], out + (first + r) * p.o.row, p.o.column);
+        const Rows o = output_rows<T>(p.o, b, h, first, p.value_width, o_rows);
+        multiply<false, false>({seen, s, stride, v.data, v.stride, PANEL, o.data, o.stride, factor}, count,
+                               value_wide / LANES);
+        for (int64_t r = 0; r < count; r += LANES) store(rest + r, log1p(load(rest + r)));
+        for (int64_t r = 0; r < count; r++) finish(b, h, first + r, rows[r], rest[r], factor[r]);
+        return hand_over<T>(o, p.o, b, h, first, count, p.value_width);
     }
 
-    void finish(int64_t b, int64_t h, int64_t i, const RowSummary& row, float factor) {
-        p.lse.data[b * p.lse.batch + h * p.lse.head + i * p.lse.row] = row.top + std::log(row.total);
+    void prefetch(int64_t b, int64_t h, int64_t first, int64_t count) {
+        const int64_t g = h / p.group_size(), next = p.next_batch(b, g), next_g = p.next_group(g);
+        prefetch_rows<T, 1>(p.o, b, h, first, count, p.value_width);
+        prefetch_rows<T, 0>(p.q, next, next_g * p.group_size(), first, count, p.width);
+        count = std::min(count, p.keys - first);
+        prefetch_rows<T, 0>(p.k, next, next_g, first, count, p.width);
+        prefetch_rows<T, 0>(p.v, next, next_g, first, count, p.value_width);
+    }
+
+    void finish(int64_t b, int64_t h, int64_t i, const RowSummary& row, float log_total, float factor) {
+        p.lse.data[b * p.lse.batch + h * p.lse.head + i * p.lse.row] = row.top + log_total;
         if (!p.statistics) return;
         const int64_t n = (b * p.heads + h) * p.queries + i;
-        p.entropy[n] = row.entropy;
+        p.entropy[n] = log_total - row.moment * factor;
         p.max_weight[n] = factor;
         p.argmax[n] = int32_t(row.argmax);
     }
 
     void dead_rows(int64_t b, int64_t h, int64_t first) {
-        write_zeros(at<T>(p.o, b, h), p.o, first, p.queries, p.value_width);
+        write_zeros<T>(p.o, b, h, first, p.queries, p.value_width);
         for (int64_t i = first; i < p.queries; i++) {
             p.lse.data[b * p.lse.batch + h * p.lse.head + i * p.lse.row] = -std::numeric_limits<float>::infinity();
             if (!p.statistics) continue;
@@ -141,7 +164,7 @@ class Forward {
     const Problem& p;
     const int64_t wide, value_wide, stride, padded;
     Scratch scratch;
-    float *rows, *k, *v, *q, *o, *s;
+    float *k_rows, *k, *v_rows, *q_rows, *o_rows, *s;
 };
 
 }  // namespace
