@@ -77,13 +77,23 @@ inline float sum(vfloat x) {
 }
 // NaN in x loses against numbers here; it comes back through whatever is computed from x itself.
 inline vfloat larger(vfloat a, vfloat b) { return a > b ? a : b; }
-template <int W = LANES / 2>
-inline float largest(vfloat x) {
-    x = larger(x, swap_lanes<W>(x, Lanes{}));
-    if constexpr (W > 1)
-        return largest<W / 2>(x);
-    else
-        return x[0];
+inline vfloat smaller(vfloat a, vfloat b) { return a < b ? a : b; }
+inline vfloat plus(vfloat a, vfloat b) { return a + b; }
+
+// out[r] = the 8 rows' reductions over their lanes, together: a third of the shuffles of 8 single reductions.
+template <vfloat (*OP)(vfloat, vfloat)>
+inline void reduce_rows(const vfloat (&x)[8], float* out) {
+    const auto fold = [](vfloat a, vfloat b) { return OP(interleave<0>(a, b, Lanes{}), interleave<1>(a, b, Lanes{})); };
+    // Lanes alternate between rows i and i + 4, then cycle through i, i + 2, i + 4, i + 6, then through all eight.
+    const vfloat even = fold(fold(x[0], x[4]), fold(x[2], x[6])), odd = fold(fold(x[1], x[5]), fold(x[3], x[7]));
+    if constexpr (LANES == 4) {
+        store(out, interleave<0>(even, odd, Lanes{}));
+        store(out + 4, interleave<1>(even, odd, Lanes{}));
+    } else {
+        vfloat all = fold(even, odd);
+        if constexpr (LANES == 16) all = OP(all, swap_lanes<8>(all, Lanes{}));
+        std::memcpy(out, &all, 8 * sizeof(float));
+    }
 }
 
 // e^x for x ≤ ½: 2^n · p(f) with n the integer nearest to x·log2(e) and p minimax of degree 6. Relative error below

@@ -15,28 +15,38 @@ struct RowBlock {
     float scale;
 };
 
-// Score and compatibility of one row to exp(s − lse) and b, both 0 from the row's limit on; and Σ, E.
-inline void weigh_row(RowBlock& block, int64_t r, float lse) {
-    float *p = block.p + r * block.stride, *b = block.b + r * block.stride;
-    const int64_t full = block.limit[r] / LANES;
-    vfloat total{}, moment{};
-    for (int64_t v = 0; v < full; v++) {
-        const vfloat e = exponential(load(p + v * LANES) - lse);
-        store(p + v * LANES, e);
-        total += e;
-        moment += e * load(b + v * LANES);
+// Scores and compatibilities to exp(s − lse) and b, both 0 from each row's limit on; and 1 / Σ, E.
+inline void weigh(RowBlock& block, int64_t count, const float* lse, int64_t lse_step) {
+    vfloat totals[ROWS] = {}, moments[ROWS] = {};
+    for (int64_t r = 0; r < count; r++) {
+        float *p = block.p + r * block.stride, *b = block.b + r * block.stride;
+        const float shift = lse[r * lse_step];
+        const int64_t full = block.limit[r] / LANES;
+        vfloat total{}, moment{};
+        for (int64_t v = 0; v < full; v++) {
+            const vfloat e = exponential(load(p + v * LANES) - shift);
+            store(p + v * LANES, e);
+            total += e;
+            moment += e * load(b + v * LANES);
+        }
+        for (int64_t v = full; v < block.vectors; v++) {
+            const vint seen = lane_numbers() + int32_t(v * LANES) < int32_t(block.limit[r]);
+            const vfloat e = exponential(seen ? load(p + v * LANES) - shift : splat(-100.0f));
+            const vfloat x = seen ? load(b + v * LANES) : vfloat{};
+            store(p + v * LANES, e);
+            store(b + v * LANES, x);
+            total += e;
+            moment += e * x;
+        }
+        totals[r] = total, moments[r] = moment;
     }
-    for (int64_t v = full; v < block.vectors; v++) {
-        const vint seen = lane_numbers() + int32_t(v * LANES) < int32_t(block.limit[r]);
-        const vfloat e = exponential(seen ? load(p + v * LANES) - lse : splat(-100.0f));
-        const vfloat x = seen ? load(b + v * LANES) : vfloat{};
-        store(p + v * LANES, e);
-        store(b + v * LANES, x);
-        total += e;
-        moment += e * x;
+    float total[ROWS], moment[ROWS];
+    reduce_rows<plus>(totals, total);
+    reduce_rows<plus>(moments, moment);
+    for (int64_t r = 0; r < count; r++) {
+        block.factor[r] = 1.0f / total[r];
+        block.expected[r] = moment[r] * block.factor[r];
     }
-    block.factor[r] = 1.0f / sum(total);
-    block.expected[r] = sum(moment) * block.factor[r];
 }
 
 // P = factor · e and scale · dS with dS = P (b − E + extra), for R rows. MASK is for rows that are not finite: 0·NaN past the limit.
@@ -72,11 +82,13 @@ inline void score_gradients(RowBlock& block, int64_t row) {
             store(block.absolute_routing + v * LANES, load(block.absolute_routing + v * LANES) + absolute);
         }
     }
-    if (STATISTICS)
-        for (int r = 0; r < R; r++) {
-            block.variance[row + r] = sum(variance[r]);
-            block.score_norm2[row + r] = sum(norm2[r]);
-        }
+    if constexpr (STATISTICS && R == ROWS) {
+        reduce_rows<plus>(variance, block.variance);
+        reduce_rows<plus>(norm2, block.score_norm2);
+    } else if (STATISTICS) {
+        block.variance[row] = sum(variance[0]);
+        block.score_norm2[row] = sum(norm2[0]);
+    }
 }
 
 template <bool STATISTICS, bool MASK>
@@ -197,14 +209,14 @@ class Backward {
                                rows.vectors);
         multiply<false, false>(
             {p.value_width, u[offset], u.stride, v, PANEL, PANEL * p.value_width, rows.b, stride}, count, rows.vectors);
-        float check = 0;
         for (int64_t r = 0; r < count; r++) {
             const int64_t i = first + r;
             rows.limit[r] = p.causal ? std::min(keys, i + 1) : keys;
             rows.extra[r] = p.dlse.data ? p.dlse.data[b * p.dlse.batch + h * p.dlse.head + i * p.dlse.row] : 0.0f;
-            weigh_row(rows, r, p.lse.data[b * p.lse.batch + h * p.lse.head + i * p.lse.row]);
-            check += (rows.factor[r] + rows.expected[r] + rows.extra[r]) * 0.0f;
         }
+        weigh(rows, count, p.lse.data + b * p.lse.batch + h * p.lse.head + first * p.lse.row, p.lse.row);
+        float check = 0;
+        for (int64_t r = 0; r < count; r++) check += (rows.factor[r] + rows.expected[r] + rows.extra[r]) * 0.0f;
         if (check == 0.0f)
             p.statistics ? score_gradients<true, false>(rows, count) : score_gradients<false, false>(rows, count);
         else

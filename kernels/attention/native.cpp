@@ -10,67 +10,61 @@
 // rounded to. Rescaling P to sum to one undoes the rounding of a float32 lse. Scratch is linear in N.
 // Formulas: Dao et al. (2022), appendix B, and the gradient dynamics of attention cited in reference.py.
 #include "heads.h"
-#if defined(__AVX512F__)
-#include <immintrin.h>
-#endif
 
 namespace {
 
-struct RowSummary {
-    float top, rest;  // the maximum, and Σ exp(s − top) less the largest term
-    float moment;     // Σ exp(s − top) (s − top)
-    int64_t argmax;
+// Per row of a block: the maximum, Σ exp(s − top) less the largest term, Σ exp(s − top) (s − top), the first maximum.
+struct RowSummaries {
+    float top[ROWS], rest[LANES > ROWS ? LANES : ROWS], moment[ROWS], argmax[ROWS];
 };
 
-// The first of the scores that equals `wanted`.
-inline int64_t find(const float* s, int64_t vectors, float wanted) {
-    for (int64_t v = 0; v < vectors; v++) {
-#if defined(__AVX512F__)
-        const unsigned equal = _mm512_cmp_ps_mask(_mm512_loadu_ps(s + v * LANES), _mm512_set1_ps(wanted), _CMP_EQ_OQ);
-        if (equal) return v * LANES + __builtin_ctz(equal);
-#else
-        for (int i = 0; i < LANES; i++)
-            if (s[v * LANES + i] == wanted) return v * LANES + i;
-#endif
-    }
-    return 0;  // a row of NaN
-}
-
-// Scores of one row to unnormalised weights; 0 from `limit` to the end of the vectors.
-template <bool STATISTICS>
-inline RowSummary exponentiate_row(float* s, int64_t limit, int64_t vectors) {
-    const float hidden = -std::numeric_limits<float>::infinity();
+// Hides the scores of one row from `limit` to the end of the vectors; lane by lane, the maximum of the others.
+inline vfloat row_maximum(float* s, int64_t limit, int64_t vectors) {
+    const vfloat hidden = splat(-std::numeric_limits<float>::infinity());
     const int64_t full = limit / LANES;
-    vfloat top = splat(hidden);
+    vfloat top = hidden;
     for (int64_t v = 0; v < full; v++) top = larger(load(s + v * LANES), top);
     for (int64_t v = full; v < vectors; v++) {
-        const vfloat x = lane_numbers() + int32_t(v * LANES) < int32_t(limit) ? load(s + v * LANES) : splat(hidden);
+        const vfloat x = lane_numbers() + int32_t(v * LANES) < int32_t(limit) ? load(s + v * LANES) : hidden;
         store(s + v * LANES, x);
         top = larger(x, top);
     }
-    RowSummary row{largest(top), 0, 0, 0};
-    if (STATISTICS) {
-        // The largest term, exactly 1, stays out of the sums: what is left of a near-one-hot row keeps its digits.
-        row.argmax = find(s, vectors, row.top);
-        s[row.argmax] = hidden;
+    return top;
+}
+
+// Scores of a block to unnormalised weights exp(s − top), 0 where hidden.
+template <bool STATISTICS>
+inline void exponentiate(float* s, int64_t stride, int64_t vectors, int64_t count, RowSummaries& rows) {
+    vfloat total[ROWS] = {}, rest[ROWS] = {}, moment[ROWS] = {}, argmax[ROWS] = {};
+    for (int64_t r = 0; r < count; r++, s += stride) {
+        vfloat sum_all{}, sum_rest{}, sum_moment{}, first = splat(1e9f);
+        for (int64_t v = vectors - 1; v >= 0; v--) {
+            vfloat x = load(s + v * LANES) - rows.top[r];
+            x = x < -87.0f ? splat(-87.0f) : x;
+            const vfloat e = exponential(x);
+            store(s + v * LANES, e);
+            sum_all += e;
+            if (STATISTICS) {
+                const vfloat key = __builtin_convertvector(lane_numbers() + int32_t(v * LANES), vfloat);
+                first = x == 0.0f ? key : first;
+                sum_rest += x == 0.0f ? vfloat{} : e;
+                sum_moment += e * x;
+            }
+        }
+        total[r] = sum_all, rest[r] = sum_rest, moment[r] = sum_moment, argmax[r] = first;
     }
-    vfloat total{}, moment{};
-    for (int64_t v = 0; v < vectors; v++) {
-        vfloat x = load(s + v * LANES) - row.top;
-        x = x < -87.0f ? splat(-87.0f) : x;
-        const vfloat e = exponential(x);
-        store(s + v * LANES, e);
-        total += e;
-        if (STATISTICS) moment += e * x;
+    reduce_rows<plus>(total, rows.rest);
+    if (!STATISTICS) {
+        for (int r = 0; r < ROWS; r++) rows.rest[r] -= 1.0f;
+        return;
     }
-    row.rest = sum(total);
-    if (STATISTICS) {
-        row.moment = sum(moment);
-        s[row.argmax] = 1.0f;
-    } else {
-        row.rest -= 1.0f;
-    }
-    return row;
+    // The largest term, exactly 1, stays out of the sum: what is left of a near-one-hot row keeps its digits. Terms
+    // that tie with it are whole.
+    float small[ROWS];
+    reduce_rows<plus>(rest, small);
+    for (int r = 0; r < ROWS; r++) rows.rest[r] = small[r] + (std::round(rows.rest[r] - small[r]) - 1.0f);
+    reduce_rows<plus>(moment, rows.moment);
+    reduce_rows<smaller>(argmax, rows.argmax);
 }
 
 template <class T>
@@ -115,20 +109,22 @@ class Forward {
         prefetch(b, h, first, count);
         const Rows q = read_rows<T>(p.q, b, h, first, count, p.width, q_rows);
         multiply<false, false>({p.width, q.data, q.stride, k, PANEL, PANEL * p.width, s, stride}, count, vectors);
-        RowSummary rows[ROWS];
-        float rest[LANES > ROWS ? LANES : ROWS] = {}, factor[ROWS];
-        for (int64_t r = 0; r < count; r++) {
-            const int64_t limit = p.causal ? std::min(keys, first + r + 1) : keys;
-            rows[r] = p.statistics ? exponentiate_row<true>(s + r * stride, limit, vectors)
-                                   : exponentiate_row<false>(s + r * stride, limit, vectors);
-            rest[r] = rows[r].rest;
-            factor[r] = 1.0f / (1.0f + rest[r]);
-        }
+        RowSummaries rows{};
+        vfloat top[ROWS] = {};
+        for (int64_t r = 0; r < count; r++)
+            top[r] = row_maximum(s + r * stride, p.causal ? std::min(keys, first + r + 1) : keys, vectors);
+        reduce_rows<larger>(top, rows.top);
+        if (p.statistics)
+            exponentiate<true>(s, stride, vectors, count, rows);
+        else
+            exponentiate<false>(s, stride, vectors, count, rows);
+        float factor[ROWS];
+        for (int r = 0; r < ROWS; r++) factor[r] = 1.0f / (1.0f + rows.rest[r]);
         const Rows o = output_rows<T>(p.o, b, h, first, p.value_width, o_rows);
         multiply<false, false>({seen, s, stride, v.data, v.stride, PANEL, o.data, o.stride, factor}, count,
                                value_wide / LANES);
-        for (int64_t r = 0; r < count; r += LANES) store(rest + r, log1p(load(rest + r)));
-        for (int64_t r = 0; r < count; r++) finish(b, h, first + r, rows[r], rest[r], factor[r]);
+        for (int64_t r = 0; r < ROWS; r += LANES) store(rows.rest + r, log1p(load(rows.rest + r)));
+        for (int64_t r = 0; r < count; r++) finish(b, h, first + r, rows, r, factor[r]);
         return hand_over<T>(o, p.o, b, h, first, count, p.value_width);
     }
 
@@ -141,13 +137,14 @@ class Forward {
         prefetch_rows<T, 0>(p.v, next, next_g, first, count, p.value_width);
     }
 
-    void finish(int64_t b, int64_t h, int64_t i, const RowSummary& row, float log_total, float factor) {
-        p.lse.data[b * p.lse.batch + h * p.lse.head + i * p.lse.row] = row.top + log_total;
+    // rest has become log(1 + rest).
+    void finish(int64_t b, int64_t h, int64_t i, const RowSummaries& rows, int64_t r, float factor) {
+        p.lse.data[b * p.lse.batch + h * p.lse.head + i * p.lse.row] = rows.top[r] + rows.rest[r];
         if (!p.statistics) return;
         const int64_t n = (b * p.heads + h) * p.queries + i;
-        p.entropy[n] = log_total - row.moment * factor;
+        p.entropy[n] = rows.rest[r] - rows.moment[r] * factor;
         p.max_weight[n] = factor;
-        p.argmax[n] = int32_t(row.argmax);
+        p.argmax[n] = rows.argmax[r] < 1e9f ? int32_t(rows.argmax[r]) : 0;
     }
 
     void dead_rows(int64_t b, int64_t h, int64_t first) {
