@@ -47,6 +47,10 @@ inline vfloat hide(vfloat x) {
     return x;
 }
 
+// All ones where x is infinite or NaN. By its bits: g++ takes vectors for finite as soon as -fassociative-math and
+// -fno-signed-zeros are given, and folds x == x and x * 0.
+inline vint not_finite(vfloat x) { return (bits<vint>(x) & 0x7fffffff) >= 0x7f800000; }
+
 template <int... I>
 inline vint lane_numbers(std::integer_sequence<int, I...>) {
     return vint{I...};
@@ -75,6 +79,7 @@ inline float sum(vfloat x) {
     else
         return x[0];
 }
+inline bool any(vint mask) { return sum(__builtin_convertvector(mask & 1, vfloat)) != 0.0f; }
 // NaN in x loses against numbers here; it comes back through whatever is computed from x itself.
 inline vfloat larger(vfloat a, vfloat b) { return a > b ? a : b; }
 inline vfloat smaller(vfloat a, vfloat b) { return a < b ? a : b; }
@@ -136,7 +141,7 @@ inline vfloat log1p(vfloat x) {
     p = p * z + 2.0f / 3;
     p = p * z + 2.0f;
     const vfloat result = __builtin_convertvector(n, vfloat) * 0.693147181f + (p * s + lost);
-    return y - y == 0.0f ? result : y;
+    return not_finite(y) ? y : result;
 }
 
 // Transposes a LANES × LANES block: each of log2(LANES) rounds interleaves the first half of the rows with the second.

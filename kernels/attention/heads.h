@@ -79,9 +79,8 @@ inline void narrow(vfloat x, bfloat* p) {
     vlong raw;
     std::memcpy(&raw, &x, sizeof raw);
     const vlong rounded = (raw + 0x7fffu + ((raw >> 16) & 1u)) >> 16;  // to nearest, ties to even
-    const vint number = x == x;
-    const vshort out = __builtin_convertvector(
-        (rounded & __builtin_convertvector(number, vlong)) | (0x7fc0u & ~__builtin_convertvector(number, vlong)), vshort);
+    const vlong size = raw & 0x7fffffffu;
+    const vshort out = __builtin_convertvector(size > 0x7f800000u ? (raw >> 16) | 0x40u : rounded, vshort);
     std::memcpy(p, &out, sizeof out);
 }
 inline void narrow(vfloat x, half* p) {
@@ -163,12 +162,12 @@ inline bool hand_over(const Rows& rows, const Tensor4& t, int64_t b, int64_t h, 
                       int64_t width) {
     T* to = at<T>(t, b, h) + first * t.row;
     const bool copy = !in_place<T>(t, width);
-    vfloat zeros{};
+    vint broken{};
     for (int64_t i = 0; i < count; i++) {
-        for (int64_t d = 0; d < width; d += LANES) zeros += load(rows[i] + d) * 0.0f;
+        for (int64_t d = 0; d < width; d += LANES) broken |= not_finite(load(rows[i] + d));
         if (copy) write_row(rows[i], width, to + i * t.row, t.column);
     }
-    return sum(zeros) == 0.0f;
+    return !any(broken);
 }
 
 // Asks for rows [first, first + count) of one head ahead of their use: a head of this field's sizes is too short for

@@ -235,7 +235,7 @@ def _weights_and_compatibility(
     """α, b and E_α[b]; b is 0 where hidden."""
     _, exponential, _ = _exponentials(q, k, seen, scale)
     total = exponential.sum(-1, keepdim=True)
-    weight = exponential / torch.where(total == 0, 1, total)
+    weight = torch.where(seen, exponential / torch.where(total == 0, 1, total), 0)
     compatibility = torch.where(seen, u @ v.mT, 0)
     return weight, compatibility, (weight * compatibility).sum(-1)
 
