@@ -8,13 +8,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bayesattn_fast.kernels._native import build
-from bayesattn_fast.kernels.attention.reference import (
-    AttentionBackward,
-    AttentionForward,
-    ColumnStatistics,
-    RowStatistics,
-)
+from .._native import build
+from .layout import like_heads
+from .results import AttentionBackward, AttentionForward, ColumnStatistics, RowStatistics
 
 SOURCE = Path(__file__).with_name("native.cpp")
 TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
@@ -83,14 +79,6 @@ def backward(
         (*(None,) * 3, *(rows or (None,) * 3), *(columns or (None,) * 4)),
     )
     return AttentionBackward(dq, dk, dv, rows, columns)
-
-
-def like_heads(x: Tensor, width: int) -> Tensor:
-    """Uninitialised (B, H, N, width) whose memory runs B, N, H where that of x does, else B, H, N."""
-    batch, heads, rows = x.shape[:3]
-    if x.stride(1) < x.stride(2):
-        return x.new_empty((batch, rows, heads, width)).transpose(1, 2)
-    return x.new_empty((batch, heads, rows, width))
 
 
 @functools.cache

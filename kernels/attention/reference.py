@@ -18,6 +18,9 @@ A NaN or infinity in a key or value reaches only the rows that may see that key;
 Types: o, dq, dk, dv in the dtype of q; lse and all statistics float32 (float64 for float64 inputs); argmax int32.
 Arithmetic is float32 (or float64) inside. lse is in nats. float32 lse alone is too coarse to recover α where |lse| is
 10⁴ (its rounding is 5e-4): rescale each row of exp(s − lse) to sum to 1, the error is one factor per row.
+Statistics: entropy H(α_i) ≥ 0 in nats; max_weight max_j α_ij and argmax, the first j that attains it; per row E_α[b],
+Var_α[b] = Σ_j α (b − E)² and score_norm2 = Σ_j (∂L/∂s_ij)²; per key and *query* head, over the head's live rows,
+responsibility R_j = Σ_i α_ij, routing G_j = Σ_i ∂L/∂s_ij, absolute_routing Σ_i |∂L/∂s_ij|, value_norm ‖Σ_i α_ij u_i‖.
 `tf32` lets a GPU kernel round float32 operands; others ignore it. `scale` is a finite float.
 """
 
@@ -27,50 +30,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-
-class AttentionForward(NamedTuple):
-    """Result of the forward pass; the last three are None where statistics were not asked for.
-
-    o (B, H, N_q, D_v); lse (B, H, N_q) = log Σ_j exp s_ij;
-    entropy (B, H, N_q) = H(α_i) ≥ 0 in nats; max_weight = max_j α_ij; argmax int32, the first j that attains it.
-    """
-
-    o: Tensor
-    lse: Tensor
-    entropy: Tensor | None
-    max_weight: Tensor | None
-    argmax: Tensor | None
-
-
-class RowStatistics(NamedTuple):
-    """Per query row, each (B, H, N_q): E_α[b] = u·o, Var_α[b] = Σ_j α (b − E)², and Σ_j (∂L/∂s_ij)²."""
-
-    expected: Tensor
-    variance: Tensor
-    score_norm2: Tensor
-
-
-class ColumnStatistics(NamedTuple):
-    """Per key and per *query* head, each (B, H, N_k), summed over the head's live rows i.
-
-    responsibility R_j = Σ_i α_ij; routing G_j = Σ_i ∂L/∂s_ij; absolute_routing Σ_i |∂L/∂s_ij|;
-    value_norm = ‖Σ_i α_ij u_i‖, the head's own share of ∂L/∂v_j (all of it where H = H_kv).
-    """
-
-    responsibility: Tensor
-    routing: Tensor
-    absolute_routing: Tensor
-    value_norm: Tensor
-
-
-class AttentionBackward(NamedTuple):
-    """Gradients of q, k and v (the heads of a group are summed in dk and dv) and, on request, the statistics."""
-
-    dq: Tensor
-    dk: Tensor
-    dv: Tensor
-    rows: RowStatistics | None
-    columns: ColumnStatistics | None
+from .results import AttentionBackward, AttentionForward, ColumnStatistics, RowStatistics
 
 
 class Dense(NamedTuple):
