@@ -59,10 +59,10 @@ inline void exponentiate(float* s, int64_t stride, int64_t vectors, int64_t coun
         return;
     }
     // The largest term, exactly 1, stays out of the sum: what is left of a near-one-hot row keeps its digits. Terms
-    // that tie with it are whole.
+    // that tie with it are whole, and counted as such: -fassociative-math cannot undo a conversion to int.
     float small[ROWS];
     reduce_rows<plus>(rest, small);
-    for (int r = 0; r < ROWS; r++) rows.rest[r] = small[r] + (std::round(rows.rest[r] - small[r]) - 1.0f);
+    for (int r = 0; r < ROWS; r++) rows.rest[r] = small[r] + float(int32_t(rows.rest[r] - small[r] + 0.5f) - 1);
     reduce_rows<plus>(moment, rows.moment);
     reduce_rows<smaller>(argmax, rows.argmax);
 }

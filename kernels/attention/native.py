@@ -32,12 +32,11 @@ def forward(
     tf32: bool = False,
 ) -> AttentionForward:
     """Softmax attention; the contract of reference.py."""
-    rows = q.shape[:-1]
-    o, lse = like_heads(q, v.shape[-1]), q.new_empty(rows, dtype=torch.float32)
+    o, lse = like_heads(q, v.shape[-1]), _plane_of(q, q.shape[2])
     entropy = max_weight = argmax = None
     if statistics:
-        entropy, max_weight = torch.empty_like(lse), torch.empty_like(lse)
-        argmax = torch.empty_like(lse, dtype=torch.int32)
+        entropy, max_weight = _plane_of(q, q.shape[2]), _plane_of(q, q.shape[2])
+        argmax = _plane_of(q, q.shape[2], torch.int32)
     _run(
         _library().attention_forward,
         (q, k, v, causal, scale, lengths, query_lengths, statistics),
@@ -68,9 +67,8 @@ def backward(
     dq, dk, dv = (like_heads(x, x.shape[-1]) for x in (q, k, v))
     rows = columns = None
     if statistics:
-        keys = (*q.shape[:2], k.shape[2])
-        rows = RowStatistics(*(q.new_empty(q.shape[:-1], dtype=torch.float32) for _ in range(3)))
-        columns = ColumnStatistics(*(q.new_empty(keys, dtype=torch.float32) for _ in range(4)))
+        rows = RowStatistics(*(_plane_of(q, q.shape[2]) for _ in range(3)))
+        columns = ColumnStatistics(*(_plane_of(q, k.shape[2]) for _ in range(4)))
     _run(
         _library().attention_backward,
         (q, k, v, causal, scale, lengths, query_lengths, statistics),
@@ -84,6 +82,10 @@ def backward(
 @functools.cache
 def _library() -> CDLL:
     return build.load(SOURCE)
+
+
+def _plane_of(q: Tensor, positions: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return q.new_empty((*q.shape[:2], positions), dtype=dtype)
 
 
 def _tensor(x: Tensor) -> tuple[int, ...]:
