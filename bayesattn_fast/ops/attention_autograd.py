@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesattn_fast import backend
+from bayesattn_fast import backends
 from bayesattn_fast.kernels.attention import reference
 from bayesattn_fast.kernels.attention.layout import like_heads
 from bayesattn_fast.kernels.attention.results import (
@@ -31,7 +31,7 @@ Receiver = Callable[[RowStatistics, ColumnStatistics], None]
 
 
 def _implementation(q: Tensor) -> tuple[Callable[..., AttentionForward], Callable[..., AttentionBackward]]:
-    name = backend.resolve("attention", q.device)
+    name = backends.resolve("attention", q.device)
     if name == "reference" or q.dtype == torch.float64:
         return reference.forward, reference.backward
     if name == "cpu":

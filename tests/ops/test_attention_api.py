@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bayesattn_fast.backend import backend
+from bayesattn_fast.backends import backend
 from bayesattn_fast.kernels.attention import reference
 from bayesattn_fast.ops import attention as module
 from bayesattn_fast.ops.attention import (

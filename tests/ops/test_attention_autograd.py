@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad, jacrev, jvp, vmap
 
-from bayesattn_fast.backend import backend
+from bayesattn_fast.backends import backend
 from bayesattn_fast.ops.attention import attention
 from tests.closeness import assert_close
 
