@@ -1,7 +1,10 @@
 """Run functions of the Triton kernels in a process of their own, under Triton's interpreter.
 
 TRITON_INTERPRET must be set before Triton is first imported, and tests that compile need it unset: so the interpreter
-lives in one child process, started on first use and kept. `interpreted("attention.forward", "forward", q, k, v, …)`
+lives in one child process, started on first use and kept.
+
+    result, launches = interpreted("bayesattn_fast.kernels.attention.forward", "forward", q, k, v, causal=True, …)
+
 calls there what would run on a GPU, and returns what it returned together with the launches it made. Exceptions come
 back as they are. Tensors cross with their strides, so views stay views.
 """
@@ -21,7 +24,7 @@ import pytest
 
 
 def interpreted(module: str, function: str, *arguments: Any, **keywords: Any) -> tuple[Any, list[Any]]:
-    """Call bayesattn_fast.kernels.<module>.<function> in the interpreter: (result, list of launch.Launch)."""
+    """Call <module>.<function> in the interpreter: (result, list of launch.Launch). Module: any importable name."""
     if reason := _unusable():
         pytest.skip(reason)
     request = pickle.dumps((module, function, arguments, keywords))
@@ -64,7 +67,7 @@ def _serve(request: bytes) -> bytes:
     from bayesattn_fast.kernels._triton import launch
 
     assert launch.INTERPRETED, "Triton was imported before TRITON_INTERPRET was set"
-    call = getattr(importlib.import_module(f"bayesattn_fast.kernels.{module}"), function)
+    call = getattr(importlib.import_module(module), function)
     with launch.recorded() as launches:
         result = call(*arguments, **keywords)
     # A configuration may hold Triton types, which do not pickle.

@@ -2,7 +2,7 @@
 
     with compile_only(90) as kernels:
         forward(torch.empty(..., device="meta"), ...)
-    resources(kernels[0])
+    usage(kernels[0])
 
 Needs NVIDIA's ptxas and cuobjdump, which Triton's wheels carry.
 """
@@ -36,7 +36,7 @@ class Compiled(NamedTuple):
     kernel: Any
 
 
-class Resources(NamedTuple):
+class Usage(NamedTuple):
     """What one program takes: registers a thread, bytes of stack, local and shared memory, and its tensor-core code.
 
     spills counts loads and stores of local memory; matrix is HGMMA, HMMA, UTCHMMA or FFMA, with its count; atomics
@@ -83,27 +83,28 @@ def compile_only(capability: int) -> Iterator[list[Compiled]]:
         made = kernel.warmup(*arguments, grid=(programs,), **options)
         compiled.append(Compiled(kernel.__name__, capability, options["config"], options["num_warps"], made))
 
-    previous, launch.intercept = launch.intercept, compile_kernel
+    previous = launch.intercept, launch.target
+    launch.intercept, launch.target = compile_kernel, capability
     # reset_active would look for a device, and raise where there is none.
     active = driver._active
     driver.set_active(_AbsentGpu(capability))
     try:
         yield compiled
     finally:
-        launch.intercept = previous
+        launch.intercept, launch.target = previous
         driver.set_active(active)
 
 
-def resources(compiled: Compiled) -> Resources:
+def usage(compiled: Compiled) -> Usage:
     """Read the resources of a compiled kernel from its cubin (cuobjdump) and its PTX."""
     assembled = compiled.kernel.asm
     with tempfile.TemporaryDirectory() as folder:
         cubin = Path(folder) / "kernel.cubin"
         cubin.write_bytes(assembled["cubin"])
-        usage = _cuobjdump("--dump-resource-usage", cubin)
+        report = _cuobjdump("--dump-resource-usage", cubin)
         sass = _cuobjdump("--dump-sass", cubin)
-    fields = dict(re.findall(r"\b(REG|STACK|LOCAL):(\d+)", usage))
-    return Resources(
+    fields = dict(re.findall(r"\b(REG|STACK|LOCAL):(\d+)", report))
+    return Usage(
         registers=int(fields["REG"]),
         stack=int(fields["STACK"]),
         local=int(fields["LOCAL"]),

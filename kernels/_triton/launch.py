@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import torch
 import triton
-from torch import Tensor
 
 # Fixed when a kernel's module is imported: triton.jit then makes functions that run in NumPy instead of compiling.
 INTERPRETED: bool = bool(triton.knobs.runtime.interpret)
@@ -19,19 +18,30 @@ INTERPRETED: bool = bool(triton.knobs.runtime.interpret)
 MAX_PROGRAMS = 2**31 - 1
 
 
+class Resources(NamedTuple):
+    """What a program is given: warps, stages of its software pipeline, and a cap on registers a thread.
+
+    ptxas may spill a few registers so that one more program fits a multiprocessor; a cap of 255 stops it from trying.
+    """
+
+    warps: int
+    stages: int
+    registers: int | None = None
+
+
 class Launch(NamedTuple):
-    """A kernel that ran: its name, how many programs, warps a program, pipeline stages, and its configuration."""
+    """A kernel that ran: its name, how many programs, what each was given, and its compile-time configuration."""
 
     kernel: str
     programs: int
-    warps: int
-    stages: int
+    resources: Resources
     config: Any
 
 
 _records: list[list[Launch]] = []
-# Set by compile.compile_only: called in place of the kernel's launch.
+# Set by compile.compile_only: what is called in place of a launch, and the compute capability it compiles for.
 intercept: Callable[..., None] | None = None
+target: int | None = None
 
 
 @contextmanager
@@ -45,7 +55,9 @@ def recorded() -> Iterator[list[Launch]]:
         _records.remove(record)
 
 
-def launch(kernel: Any, programs: int, *arguments: Any, config: Any, warps: int, stages: int, device: torch.device) -> None:
+def launch(
+    kernel: Any, programs: int, *arguments: Any, config: Any, resources: Resources, device: torch.device
+) -> None:
     """Run `kernel` on a flat grid of `programs`, with `config` as its compile-time argument; nothing where that is 0.
 
     Raises ValueError when the grid is too large, RuntimeError when the tensors are not where the kernel can run.
@@ -55,28 +67,28 @@ def launch(kernel: Any, programs: int, *arguments: Any, config: Any, warps: int,
     if programs > MAX_PROGRAMS:
         raise ValueError(f"{kernel.__name__} would need {programs} programs; one launch takes at most {MAX_PROGRAMS}")
     for record in _records:
-        record.append(Launch(kernel.__name__, programs, warps, stages, config))
-    options = dict(config=config, num_warps=warps, num_stages=stages, enable_fp_fusion=True)
+        record.append(Launch(kernel.__name__, programs, resources, config))
+    options = {"config": config, "num_warps": resources.warps, "num_stages": resources.stages, "enable_fp_fusion": True}
+    if resources.registers is not None:
+        options["maxnreg"] = resources.registers
     if intercept is not None:
         intercept(kernel, programs, arguments, options)
         return
     if device.type != "cuda" and not INTERPRETED:
         raise RuntimeError(
-            f"{kernel.__name__} is a GPU kernel and its tensors are on {device.type}; move them to a CUDA device, or set "
-            "TRITON_INTERPRET=1 before Triton is imported to run it, slowly, in the interpreter"
+            f"{kernel.__name__} is a GPU kernel and its tensors are on {device.type}; move them to a CUDA device, "
+            "or set TRITON_INTERPRET=1 before Triton is imported to run it, slowly, in the interpreter"
         )
     # Triton launches on the current device, whichever holds the tensors.
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
         kernel[(programs,)](*arguments, **options)
 
 
-def shared_memory(device: torch.device) -> int:
-    """Bytes of shared memory one program may take: of the device, or a small one's where there is no device."""
+def architecture(device: torch.device) -> int:
+    """The compute capability to choose tiles for: the device's, the compiler's target, or 90 in the interpreter."""
+    if target is not None:
+        return target
     if device.type == "cuda":
-        return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
-    return 99 * 1024
-
-
-def is_on_device(tensor: Tensor) -> bool:
-    """Whether a kernel can take this tensor as it is."""
-    return tensor.is_cuda or INTERPRETED
+        major, minor = torch.cuda.get_device_capability(device)
+        return 10 * major + minor
+    return 90

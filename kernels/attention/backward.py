@@ -1,7 +1,7 @@
 """Backward attention on a GPU: gradients of q, k and v, and from the same tiles the statistics of the routing.
 
-Short heads take backward_whole.py, one launch; longer ones backward_tiled.py, two. The contract of `backward` is that
-of reference.py.
+Short heads take one launch, that of backward_columns.py; longer ones take that of backward_rows.py before it. The
+contract of `backward` is that of reference.py.
 """
 
 from typing import Any, NamedTuple
@@ -13,8 +13,8 @@ from torch import Tensor
 from .._triton.launch import launch
 from .._triton.views import Matrices, Vectors, matrices, vectors
 from . import tiles
-from .backward_tiled import backward_columns_kernel, backward_rows_kernel
-from .backward_whole import backward_whole_kernel
+from .backward_columns import Outputs, backward_columns_kernel
+from .backward_rows import backward_rows_kernel
 from .problem import Config, Problem, config, problem
 from .results import AttentionBackward, ColumnStatistics, RowStatistics
 
@@ -69,25 +69,26 @@ def backward(
     if statistics:
         rows = RowStatistics(*(lse.new_empty(q.shape[:3]) for _ in RowStatistics._fields))
         columns = ColumnStatistics(*(lse.new_empty(*q.shape[:2], k.shape[2]) for _ in ColumnStatistics._fields))
+    targets = Gradients(*map(matrices, gradients))
     call = _Call(
         Inputs(*map(matrices, (q, k, v, o, u)), vectors(lse), vectors(dlse)),
-        Gradients(*map(matrices, gradients)),
         problem(q, k, scale, lengths, query_lengths),
         settings,
         q.device,
     )
-    row_views = rows and RowStatistics(*map(vectors, rows))
-    column_views = columns and ColumnStatistics(*map(vectors, columns))
+    row_sums = rows and RowStatistics(*map(vectors, rows))
+    column_sums = columns and ColumnStatistics(*map(vectors, columns))
     b, h, n_q, _ = q.shape
     h_kv, n_k = k.shape[1:3]
-    if schedule.whole is not None:
-        call.launch(backward_whole_kernel, b * h_kv, schedule.whole, row_views, column_views)
+    if schedule.rows is None:
+        outputs = Outputs(targets, row_sums, column_sums, None)
+        call.launch(backward_columns_kernel, b * h_kv, schedule.columns, outputs)
     else:
         delta = vectors(lse.new_empty(b, h, n_q))
-        by_rows, by_columns = schedule.rows, schedule.columns
-        call.launch(backward_rows_kernel, b * h * triton.cdiv(n_q, by_rows.block_m), by_rows, delta, row_views)
-        programs = b * h_kv * triton.cdiv(n_k, by_columns.block_n)
-        call.launch(backward_columns_kernel, programs, by_columns, delta, column_views)
+        programs = b * h * triton.cdiv(n_q, schedule.rows.block_m)
+        call.launch(backward_rows_kernel, programs, schedule.rows, targets, delta, row_sums)
+        programs = b * h_kv * triton.cdiv(n_k, schedule.columns.block_n)
+        call.launch(backward_columns_kernel, programs, schedule.columns, Outputs(targets, None, column_sums, delta))
     return AttentionBackward(*gradients, rows, columns)
 
 
@@ -95,7 +96,6 @@ class _Call(NamedTuple):
     """What all kernels of one backward pass are given."""
 
     inputs: Inputs
-    gradients: Gradients
     problem: Problem
     config: Config
     device: torch.device
@@ -105,11 +105,9 @@ class _Call(NamedTuple):
             kernel,
             programs,
             self.inputs,
-            self.gradients,
             *outputs,
             self.problem,
-            config=tiles.apply(self.config, schedule),
-            warps=schedule.warps,
-            stages=schedule.stages,
+            config=tiles.apply(self.config, schedule, self.problem.queries, self.problem.keys),
+            resources=schedule.resources,
             device=self.device,
         )

@@ -57,7 +57,9 @@ def take_in(sums, block, k, v, start, scale, config: tl.constexpr, MASKED: tl.co
     score = scores(block.q, tl.trans(keys), scale, config)
     first_bad = sums.first_bad
     if MASKED:
-        score = tl.where(visible(block.rows, columns, block.live_keys, config.causal), score, float("-inf"))
+        score = tl.where(
+            visible(block.rows[:, None], columns[None, :], block.live_keys, config.causal), score, float("-inf")
+        )
         if config.causal:
             first_bad = tl.minimum(first_bad, first_bad_row(values, columns))
             values = finite_or_zero(values)
@@ -138,7 +140,7 @@ def forward(
     settings = config(q, v, causal, statistics, tf32)
     if schedule is None:
         schedule = tiles.forward_schedule(q, k, v, tf32=tf32)
-    settings = tiles.apply(settings, schedule)
+    settings = tiles.apply(settings, schedule, n_q, k.shape[2])
     o = q.new_empty(b, h, n_q, v.shape[3])
 
     def per_row(dtype: torch.dtype) -> Tensor:
@@ -156,8 +158,7 @@ def forward(
         Outputs(vectors(lse), *map(vectors, others)),
         problem(q, k, scale, lengths, query_lengths),
         config=settings,
-        warps=schedule.warps,
-        stages=schedule.stages,
+        resources=schedule.resources,
         device=q.device,
     )
     return AttentionForward(o, lse, *others)

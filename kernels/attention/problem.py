@@ -9,6 +9,7 @@ from torch import Tensor
 
 from .._triton import softmax
 from .._triton.launch import INTERPRETED
+from .._triton.views import load_tile, load_vector
 
 ELEMENTS = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 
@@ -29,7 +30,8 @@ class Config(NamedTuple):
     """What is known when a kernel is compiled.
 
     exact: float32 inputs, whose scale is folded into q (see softmax.py for the units). element: type of the operands
-    of a product. whole: one tile holds all keys of a head, so no loop. block_m queries by block_n keys.
+    of a product. whole: one tile holds all keys of a head; single: all its queries too. block_m queries by block_n
+    keys.
     """
 
     causal: bool
@@ -42,6 +44,7 @@ class Config(NamedTuple):
     block_d: int
     block_v: int
     whole: bool
+    single: bool
     block_m: int
     block_n: int
 
@@ -70,6 +73,7 @@ def config(q: Tensor, v: Tensor, causal: bool, statistics: bool, tf32: bool) -> 
         block_d=padded(q.shape[3]),
         block_v=padded(v.shape[3]),
         whole=False,
+        single=False,
         block_m=0,
         block_n=0,
     )
@@ -96,10 +100,10 @@ def live_counts(problem, batch, CAUSAL: tl.constexpr):
 
 @triton.jit
 def visible(rows, columns, live_keys, CAUSAL: tl.constexpr):
-    """(rows, columns): which key each row may see. Rows past the live ones are dealt with where results are stored."""
-    seen = (columns < live_keys)[None, :]
+    """Which key each row may see, for numbers that broadcast. Dead rows are dealt with by lse, and where stored."""
+    seen = columns < live_keys
     if CAUSAL:
-        seen = seen & (rows[:, None] >= columns[None, :])
+        seen = seen & (rows >= columns)
     return seen
 
 
@@ -141,3 +145,15 @@ def recovered_weights(scores, lse, config: tl.constexpr):
         return softmax.exponential(scores - lse, True)
     else:
         return softmax.exponential(scores - lse * softmax.LOG2E, False)
+
+
+@triton.jit
+def expectation(inputs, u, batch, head, rows, live_queries, config: tl.constexpr):
+    """(lse, E, E − dlse) of a block of rows; an lse of +inf makes every weight of a dead row 0."""
+    lse = load_vector(inputs.lse, batch, head, rows, live_queries, float("inf"))
+    o = load_tile(inputs.o, batch, head, rows, live_queries, config.value_width, config.block_v)
+    expected = tl.sum(u.to(tl.float32) * o.to(tl.float32), 1)
+    delta = expected
+    if inputs.dlse is not None:
+        delta -= load_vector(inputs.dlse, batch, head, rows, live_queries, 0.0)
+    return lse, expected, delta
