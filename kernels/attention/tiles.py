@@ -2,7 +2,8 @@
 
 The table was chosen with the compiler (compile_only in _triton/compile.py): the largest tile of each row that compiles
 for compute capability 8.0, 9.0 and 10.0 with statistics and all masks, without spills and within 99 KiB of shared
-memory. Statistics do not change the tiles, and so not the order of any sum, except that grouped heads add up dv head by head.
+memory. Statistics do not change the tiles, and so not the order of any sum but one: grouped heads then add up dv head
+by head.
 """
 
 from typing import NamedTuple
@@ -73,7 +74,7 @@ ROWS = {
     "ieee": {
         16: Tile(32, 32, 4, capped=True),
         32: Tile(32, 32, 4),
-        64: Tile(32, 32, 4),
+        64: Tile(32, 32, 4, capped=True),
         128: Tile(16, 32, 8, capped=True),
         256: Tile(16, 32, 8, capped=True),
     },
