@@ -1,5 +1,8 @@
 """Keep a NaN or infinity from the rows that may not see it: a weight of 0 times NaN is NaN, not 0."""
 
+# mypy: allow-untyped-defs
+# The arguments of a jit function are tiles and views, which have no types of Python's.
+
 import triton
 import triton.language as tl
 

@@ -11,6 +11,9 @@ the weight comes out as exactly 1, whatever |s| is. Otherwise: units of log 2, t
 the scale, which saves a multiplication an element and costs a relative 6e-8 |s| in the weights.
 """
 
+# mypy: allow-untyped-defs
+# The arguments of a jit function are tiles and views, which have no types of Python's.
+
 from typing import Any, NamedTuple
 
 import triton

@@ -6,6 +6,9 @@ to 16, that divides every row's offset; telling the compiler keeps loads vectori
 elements, such as head sizes 8, 24 and 40.
 """
 
+# mypy: allow-untyped-defs
+# The arguments of a jit function are tiles and views, which have no types of Python's.
+
 from typing import Any, NamedTuple
 
 import triton
@@ -42,9 +45,10 @@ def matrices(tensor: Tensor) -> Matrices:
     return Matrices(tensor, batch, head, row, column, tl.constexpr(unit))
 
 
-def vectors(tensor: Tensor | None) -> Vectors | None:
-    """The (B, H, N) tensor as a kernel argument, None for none."""
-    return None if tensor is None else Vectors(tensor, *tensor.stride())
+def vectors(tensor: Tensor) -> Vectors:
+    """The (B, H, N) tensor as a kernel argument."""
+    batch, head, row = tensor.stride()
+    return Vectors(tensor, batch, head, row)
 
 
 @triton.jit

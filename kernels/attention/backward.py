@@ -64,20 +64,20 @@ def backward(
     settings = config(q, v, causal, statistics, tf32)
     if schedule is None:
         schedule = tiles.backward_schedule(q, k, v, tf32=tf32)
-    gradients = tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
+    dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
     rows = columns = None
     if statistics:
         rows = RowStatistics(*(lse.new_empty(q.shape[:3]) for _ in RowStatistics._fields))
         columns = ColumnStatistics(*(lse.new_empty(*q.shape[:2], k.shape[2]) for _ in ColumnStatistics._fields))
-    targets = Gradients(*map(matrices, gradients))
+    targets = Gradients(matrices(dq), matrices(dk), matrices(dv))
     call = _Call(
-        Inputs(*map(matrices, (q, k, v, o, u)), vectors(lse), vectors(dlse)),
+        Inputs._make([*map(matrices, (q, k, v, o, u)), vectors(lse), None if dlse is None else vectors(dlse)]),
         problem(q, k, scale, lengths, query_lengths),
         settings,
         q.device,
     )
-    row_sums = rows and RowStatistics(*map(vectors, rows))
-    column_sums = columns and ColumnStatistics(*map(vectors, columns))
+    row_sums = rows and RowStatistics._make(map(vectors, rows))
+    column_sums = columns and ColumnStatistics._make(map(vectors, columns))
     b, h, n_q, _ = q.shape
     h_kv, n_k = k.shape[1:3]
     if schedule.rows is None:
@@ -89,7 +89,7 @@ def backward(
         call.launch(backward_rows_kernel, programs, schedule.rows, targets, delta, row_sums)
         programs = b * h_kv * triton.cdiv(n_k, schedule.columns.block_n)
         call.launch(backward_columns_kernel, programs, schedule.columns, Outputs(targets, None, column_sums, delta))
-    return AttentionBackward(*gradients, rows, columns)
+    return AttentionBackward(dq, dk, dv, rows, columns)
 
 
 class _Call(NamedTuple):

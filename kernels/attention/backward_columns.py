@@ -8,6 +8,9 @@ tile's dq is complete at once: one launch and five products do it all. Otherwise
 left delta. Tiles are keys by queries, so that the sums over queries stay within a thread's own rows.
 """
 
+# mypy: allow-untyped-defs
+# The arguments of a jit function are tiles and views, which have no types of Python's.
+
 from typing import Any, NamedTuple
 
 import triton

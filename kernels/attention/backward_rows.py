@@ -6,6 +6,9 @@ One program holds a block of queries and walks over the keys. Var = Î£_j p (b âˆ
 beforehand, so nothing cancels.
 """
 
+# mypy: allow-untyped-defs
+# The arguments of a jit function are tiles and views, which have no types of Python's.
+
 from typing import Any, NamedTuple
 
 import triton

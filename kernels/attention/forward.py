@@ -5,6 +5,9 @@ One program holds a block of queries of one head and walks over the head's keys 
 The contract of `forward` is that of reference.py.
 """
 
+# mypy: allow-untyped-defs
+# The arguments of a jit function are tiles and views, which have no types of Python's.
+
 from typing import Any, NamedTuple
 
 import torch
@@ -155,7 +158,7 @@ def forward(
         matrices(k),
         matrices(v),
         matrices(o),
-        Outputs(vectors(lse), *map(vectors, others)),
+        Outputs(vectors(lse), *(None if other is None else vectors(other) for other in others)),
         problem(q, k, scale, lengths, query_lengths),
         config=settings,
         resources=schedule.resources,

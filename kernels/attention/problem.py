@@ -1,5 +1,8 @@
 """What the Triton attention kernels are told about one call: sizes and masks, and the compile-time configuration."""
 
+# mypy: allow-untyped-defs
+# The arguments of a jit function are tiles and views, which have no types of Python's.
+
 from typing import Any, NamedTuple
 
 import torch

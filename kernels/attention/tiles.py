@@ -43,6 +43,8 @@ class Tile(NamedTuple):
     capped: bool = False
 
 
+Whole = dict[str, dict[int, tuple[Tile, ...]]]
+
 # "half": float16 and bfloat16, on tensor cores. "tf32": float32 rounded for tensor cores. "ieee": float32 in full.
 # By arithmetic and padded head size.
 FORWARD = {
@@ -97,7 +99,7 @@ COLUMNS = {
     },
 }
 # The same where one tile holds all keys: the first whose block_n does. None does where a head is too wide or too long.
-FORWARD_WHOLE = {
+FORWARD_WHOLE: Whole = {
     "half": {
         16: (Tile(16, 16, 1), Tile(32, 32, 2), Tile(64, 64, 4), Tile(64, 128, 4)),
         32: (Tile(16, 16, 1), Tile(32, 32, 2), Tile(64, 64, 4), Tile(64, 128, 4)),
@@ -110,9 +112,9 @@ FORWARD_WHOLE = {
         64: (Tile(16, 16, 1), Tile(32, 32, 4), Tile(32, 64, 8), Tile(16, 128, 8)),
     },
 }
-COLUMNS_WHOLE = {
+COLUMNS_WHOLE: Whole = {
     "half": {
-        16: (Tile(16, 16, 1), Tile(32, 32, 2), Tile(64, 64, 4), Tile(32, 128, 8)),
+        16: (Tile(16, 16, 1), Tile(32, 32, 2), Tile(32, 64, 4), Tile(32, 128, 8)),
         32: (Tile(16, 16, 1), Tile(32, 32, 2), Tile(32, 64, 4), Tile(32, 128, 8)),
         64: (Tile(16, 16, 1), Tile(32, 32, 2), Tile(16, 64, 8)),
     },

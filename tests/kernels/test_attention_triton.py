@@ -1,7 +1,7 @@
 """The Triton attention kernels, run by Triton's interpreter, against the dense formulas in float64."""
 
 import math
-from typing import NamedTuple
+from functools import partial
 
 import pytest
 import torch
@@ -11,37 +11,11 @@ from bayesattn_fast.kernels._triton.launch import Resources
 from bayesattn_fast.kernels.attention.tiles import BackwardSchedule, Schedule
 from tests.closeness import assert_close, relative_error
 from tests.interpreter import interpreted, only_result
+from tests.kernels.attention_cases import CASES, TOLERANCE, Case, both_passes, compare, dense, draw
 
-TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 8e-3, torch.float16: 1e-3}
 FORWARD = "bayesattn_fast.kernels.attention.forward"
 BACKWARD = "bayesattn_fast.kernels.attention.backward"
-NAMES = (
-    "o lse entropy max_weight dq dk dv expected variance score_norm2 responsibility routing absolute_routing value_norm"
-)
 
-
-class Case(NamedTuple):
-    """A call: q (B, H, n_q, d), k (B, H_kv, n_k, d), v (B, H_kv, n_k, d_v), masks, and what the gradients come from."""
-
-    heads: tuple[int, int, int]
-    n_q: int
-    n_k: int
-    d: int
-    d_v: int
-    causal: bool
-    lengths: tuple[int, ...] | None = None
-    query_lengths: tuple[int, ...] | None = None
-    dlse: bool = False
-    dtype: torch.dtype = torch.float32
-
-
-CASES = {
-    "one of everything": Case((1, 1, 1), 1, 1, 1, 1, True),
-    "causal, not a multiple of a tile": Case((1, 2, 2), 40, 40, 8, 8, True, dlse=True),
-    "grouped heads, lengths, one sequence empty": Case((2, 4, 2), 33, 19, 12, 24, False, (17, 0), (20, 33), True),
-    "causal, more keys than queries, lengths": Case((2, 2, 1), 19, 40, 24, 12, True, (17, 40), (19, 11)),
-    "causal, more queries than keys": Case((1, 1, 1), 35, 18, 12, 8, True, dlse=True),
-}
 SCHEDULES = {
     "table": (None, None),
     "whole, 16 queries": (16, None),
@@ -61,102 +35,19 @@ def schedules(name: str, case: Case) -> dict[str, object]:
     return {"forward": tile, "backward": BackwardSchedule(None if tile.whole else tile, tile)}
 
 
-def draw(case: Case) -> dict[str, Tensor | None]:
-    """Operands of a case, from a fixed seed."""
-    b, h, h_kv = case.heads
-    generator = torch.Generator().manual_seed(7)
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator)
-
-    operands = {
-        "q": normal(b, h, case.n_q, case.d),
-        "k": normal(b, h_kv, case.n_k, case.d),
-        "v": normal(b, h_kv, case.n_k, case.d_v),
-        "u": normal(b, h, case.n_q, case.d_v),
-    }
-    operands = {name: tensor.to(case.dtype) for name, tensor in operands.items()}
-    operands["dlse"] = normal(b, h, case.n_q) if case.dlse else None
-    return operands
-
-
-def masks(case: Case) -> dict[str, Tensor | None]:
-    def counts(values: tuple[int, ...] | None) -> Tensor | None:
-        return None if values is None else torch.tensor(values, dtype=torch.int32)
-
-    return {"lengths": counts(case.lengths), "query_lengths": counts(case.query_lengths)}
-
-
-def visible(case: Case) -> Tensor:
-    """(B, 1, n_q, n_k) bool."""
-    rows, keys = torch.arange(case.n_q)[:, None], torch.arange(case.n_k)
-    seen = (keys <= rows) if case.causal else torch.ones(case.n_q, case.n_k, dtype=torch.bool)
-    seen = seen.expand(case.heads[0], 1, -1, -1)
-    for counts, index in ((case.lengths, keys), (case.query_lengths, rows)):
-        if counts is not None:
-            seen = seen & (index < torch.tensor(counts)[:, None, None, None])
-    return seen
-
-
-def dense(operands: dict[str, Tensor | None], case: Case, scale: float) -> dict[str, Tensor]:
-    """Every result by the formulas of the gradient, N_q × N_k at a time, in float64."""
-    q, k, v, u = (operands[name].double() for name in "qkvu")
-    (b, h, h_kv), group = case.heads, case.heads[1] // case.heads[2]
-    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-    seen = visible(case)
-    score = torch.where(seen, scale * (q @ k.mT), -math.inf).expand(b, h, -1, -1)
-    lse = score.logsumexp(-1)
-    live = seen.any(-1, keepdim=True)
-    weight = torch.where(live, (score - torch.where(live, lse[..., None], 0)).exp(), 0)
-    compatibility = u @ v.mT
-    expected = (weight * compatibility).sum(-1)
-    centred = compatibility - expected[..., None]
-    dlse = 0 if operands["dlse"] is None else operands["dlse"].double()[..., None]
-    gradient = weight * (centred + dlse)
-    own_dv = weight.mT @ u
-
-    def gather(x: Tensor) -> Tensor:
-        return x.unflatten(1, (h_kv, group)).sum(2)
-
-    # −Σ α log α loses the digits of a nearly one-hot row even in float64: the largest term, exactly 1, is left out.
-    argmax = score.argmax(-1, keepdim=True)
-    shifted = torch.where(weight > 0, score - score.gather(-1, argmax), 0)
-    rest = torch.where(weight > 0, shifted.exp(), 0).scatter(-1, argmax, 0.0).sum(-1)
-    entropy = rest.log1p() - (weight * shifted).sum(-1)
-    results = [weight @ v, lse, entropy, weight.amax(-1)]
-    results += [scale * gradient @ k, gather(scale * gradient.mT @ q), gather(own_dv)]
-    results += [expected, (weight * centred.square()).sum(-1), gradient.square().sum(-1)]
-    results += [weight.sum(-2), gradient.sum(-2), gradient.abs().sum(-2), own_dv.norm(dim=-1)]
-    argmax = torch.where(live[..., 0], argmax[..., 0], -1)
-    return dict(zip(NAMES.split(), results, strict=True)) | {"argmax": argmax}
-
-
 def run(
     operands: dict[str, Tensor | None], case: Case, scale: float, name: str = "table", statistics: bool = True
 ) -> dict[str, Tensor]:
     """Both passes in the interpreter, all results by name."""
-    chosen = schedules(name, case)
-    common = {"causal": case.causal, "scale": scale, "statistics": statistics, **masks(case)}
-    q, k, v, u = (operands[name] for name in "qkvu")
-    forward = only_result(FORWARD, "forward", q, k, v, schedule=chosen["forward"], **common)
-    backward = only_result(
-        BACKWARD,
-        "backward",
-        *(q, k, v, forward.o, forward.lse, u),
-        dlse=operands["dlse"],
-        schedule=chosen["backward"],
-        **common,
-    )
-    results = {**forward._asdict(), "dq": backward.dq, "dk": backward.dk, "dv": backward.dv}
-    return results if not statistics else results | backward.rows._asdict() | backward.columns._asdict()
+    tiles = schedules(name, case)
+    forward = partial(only_result, FORWARD, "forward", schedule=tiles["forward"])
+    backward = partial(only_result, BACKWARD, "backward", schedule=tiles["backward"])
+    return both_passes(forward, backward, operands, case, scale, statistics)
 
 
 def check(operands: dict[str, Tensor | None], case: Case, name: str = "table") -> None:
     scale = 1 / math.sqrt(case.d)
-    actual, exact = run(operands, case, scale, name), dense(operands, case, scale)
-    for quantity in NAMES.split():
-        assert_close(actual[quantity], exact[quantity], TOLERANCE[case.dtype], quantity)
-    assert torch.equal(actual["argmax"].long(), exact["argmax"])
+    compare(run(operands, case, scale, name), dense(operands, case, scale), TOLERANCE[case.dtype])
 
 
 @pytest.mark.parametrize("schedule", [name for name in SCHEDULES if name != "tiled, 16 by 16"])
