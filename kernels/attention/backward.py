@@ -15,6 +15,7 @@ from .._triton.views import Matrices, Vectors, matrices, vectors
 from . import tiles
 from .backward_columns import Outputs, backward_columns_kernel
 from .backward_rows import backward_rows_kernel
+from .layout import like_heads
 from .problem import Config, Problem, config, problem
 from .results import AttentionBackward, ColumnStatistics, RowStatistics
 
@@ -64,7 +65,7 @@ def backward(
     settings = config(q, v, causal, statistics, tf32)
     if schedule is None:
         schedule = tiles.backward_schedule(q, k, v, tf32=tf32)
-    dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
+    dq, dk, dv = (like_heads(x, x.shape[3]) for x in (q, k, v))
     rows = columns = None
     if statistics:
         rows = RowStatistics(*(lse.new_empty(q.shape[:3]) for _ in RowStatistics._fields))

@@ -20,6 +20,7 @@ from .._triton.finite import NEVER, finite_or_zero, first_bad_row
 from .._triton.launch import launch
 from .._triton.views import Vectors, load_tile, matrices, split, store_tile, store_vector, vectors
 from . import tiles
+from .layout import like_heads
 from .problem import config, live_counts, low, problem, product, scaled_queries, scores, visible
 from .results import AttentionForward
 
@@ -144,7 +145,7 @@ def forward(
     if schedule is None:
         schedule = tiles.forward_schedule(q, k, v, tf32=tf32)
     settings = tiles.apply(settings, schedule, n_q, k.shape[2])
-    o = q.new_empty(b, h, n_q, v.shape[3])
+    o = like_heads(q, v.shape[3])
 
     def per_row(dtype: torch.dtype) -> Tensor:
         return q.new_empty(b, h, n_q, dtype=dtype)

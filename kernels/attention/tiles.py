@@ -120,7 +120,7 @@ COLUMNS_WHOLE: Whole = {
     },
     "tf32": {},
     "ieee": {
-        16: (Tile(16, 16, 2), Tile(16, 32, 4), Tile(32, 64, 8), Tile(32, 128, 8)),
+        16: (Tile(16, 16, 2), Tile(16, 32, 4), Tile(32, 64, 8), Tile(32, 128, 8, capped=True)),
         32: (Tile(16, 16, 4), Tile(16, 32, 4), Tile(32, 64, 8), Tile(16, 128, 8)),
         64: (Tile(16, 32, 8), Tile(32, 64, 8)),
     },
