@@ -48,6 +48,11 @@ def current() -> str:
     return _forced
 
 
+def ops() -> list[str]:
+    """Names of the ops: the folders of kernels/ that hold a reference."""
+    return sorted(folder.parent.name for folder in KERNELS.glob("*/reference.py"))
+
+
 @functools.cache
 def unavailable(op: str, implementation: str) -> str | None:
     """Why `implementation` of `op` cannot run on this machine, or None where it can."""

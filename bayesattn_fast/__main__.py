@@ -1,0 +1,7 @@
+"""`python -m bayesattn_fast` is the `bayesattn` command."""
+
+import sys
+
+from .cli import main
+
+sys.exit(main())

@@ -1,0 +1,56 @@
+"""The main job in one call: what `bayesattn train` does, from Python."""
+
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .training import Run, RunConfig, TrainingConfig, fit, parse_seeds, preset
+from .training.fit import OnStep
+from .training.run import default_folder
+
+
+def train(
+    tunnel: str,
+    *,
+    preset_name: str = "quick",
+    seeds: int | str | Iterable[int] = 1,
+    out: str | Path | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    device: torch.device | str | None = None,
+    on_step: OnStep | None = None,
+    **settings: Any,
+) -> Run:
+    """Train an ensemble on a wind tunnel, score it against the exact posterior, and keep the run in a folder.
+
+    tunnel: "bijection", "hmm", "regression", "recall" or "markov"; seeds: a count, "a:b", or the seeds themselves;
+    settings: any setting of the tunnel, the model or the training, by its command-line name (`values=8`,
+    `model="lstm"`, `steps=500`). Raises ValueError naming the setting at fault; KeyboardInterrupt becomes Interrupted.
+    """
+    config = configure(preset(tunnel, preset_name, parse_seeds(seeds)), settings)
+    folder = Path(out) if out is not None else default_folder(tunnel, config.model.model)
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    return fit(config, folder, resume=resume, overwrite=overwrite, device=device, on_step=on_step)
+
+
+def configure(config: RunConfig, settings: dict[str, Any]) -> RunConfig:
+    """`config` with settings replaced by name. ValueError for a name that no part of it has."""
+    parts: dict[str, Any] = {"tunnel": config.tunnel, "model": config.model, "training": config.training}
+    for name in settings:
+        if not any(name in _names(part) for part in parts.values()):
+            known = sorted(set().union(*(_names(part) for part in parts.values())))
+            raise ValueError(f"unknown setting {name!r}; the settings are {', '.join(known)}")
+    for key, part in parts.items():
+        chosen = {name: value for name, value in settings.items() if name in _names(part)}
+        parts[key] = dataclasses.replace(part, **chosen)
+    return RunConfig(parts["tunnel"], parts["model"], parts["training"], config.seeds)
+
+
+def _names(part: Any) -> set[str]:
+    return {field.name for field in dataclasses.fields(part) if field.init}
+
+
+__all__ = ["Run", "RunConfig", "TrainingConfig", "configure", "train"]

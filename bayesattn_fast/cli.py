@@ -1,0 +1,72 @@
+"""The `bayesattn` command: the list of commands and what becomes of an error.
+
+A user's mistake is answered in one line on stderr and exit code 2; BAYESATTN_DEBUG=1 shows the traceback instead.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+COMMANDS = {
+    "train": "train an ensemble on a wind tunnel, score it, write the report",
+    "resume": "go on with an interrupted run",
+    "eval": "score a run against the exact posterior again, at any length",
+    "report": "write the page and the figures of a run again",
+    "compare": "several runs side by side",
+    "tunnels": "list the wind tunnels, their sizes, what each tests",
+    "doctor": "versions, devices, compiler, and which implementation serves each op",
+}
+
+OVERVIEW = """usage: bayesattn COMMAND [flags]
+
+Train sequence models on tasks whose exact posterior is known, and compare them with it.
+
+commands:
+{commands}
+
+examples:
+  bayesattn tunnels
+  bayesattn train bijection --seeds 3
+  bayesattn train hmm --model lstm --seeds 0:8 --out runs/hmm-lstm
+  bayesattn compare runs/bijection-transformer runs/bijection-lstm
+
+bayesattn COMMAND --help explains the flags of a command."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help"):
+        print(OVERVIEW.format(commands="\n".join(f"  {name:<9} {text}" for name, text in COMMANDS.items())))
+        return 0
+    if words[0] == "--version":
+        from . import __version__
+
+        print(f"bayesattn {__version__}")
+        return 0
+    from .commands.parsing import known
+
+    try:
+        command = known(words[0], COMMANDS, "command")
+        return importlib.import_module(f".commands.{command}", __package__).main(words[1:])
+    except (ValueError, OSError, MemoryError) as error:
+        if os.environ.get("BAYESATTN_DEBUG"):
+            raise
+        print(f"bayesattn: {_one_line(error)}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("bayesattn: interrupted", file=sys.stderr)
+        return 130
+
+
+def _one_line(error: BaseException) -> str:
+    if isinstance(error, BrokenPipeError):
+        return "the reader of the output went away"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+if __name__ == "__main__":
+    sys.exit(main())

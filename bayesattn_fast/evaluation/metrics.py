@@ -1,0 +1,160 @@
+"""How far predicted distributions are from the exact posterior predictive, at every scored position.
+
+With p the exact predictive and q the model's, over C answer classes:
+
+    entropy_bits   H(q) = −Σ q log₂ q            kl_bits  Σ p log₂(p / q)
+    cross_entropy  −Σ p ln q, in nats            tvd      ½ Σ |p − q|
+    accuracy       argmax q = sampled answer     impossible_mass  Σ q over answers with p = 0
+
+Shapes: log_q and p (…, C) float64, p from `normalised`; results (…). Terms with a factor of exactly 0 count 0, so
+logits of −inf are fine; a KL or a cross-entropy is infinite where q rules out an answer that p allows.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+BITS = 1 / math.log(2)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What a column of results means."""
+
+    label: str
+    unit: str
+    definition: str
+
+
+METRICS = {
+    "entropy_bits": Metric("predicted entropy", "bits", "Entropy of the predicted distribution, averaged."),
+    "bayes_entropy_bits": Metric("Bayes entropy", "bits", "Entropy of the exact posterior predictive, averaged."),
+    "entropy_mae": Metric(
+        "entropy MAE",
+        "bits",
+        "The papers' score: average both entropies over sequences at each position, take the absolute difference, "
+        "average over positions. Errors of opposite sign in different sequences cancel, so it can be zero for a "
+        "predictor that knows the position and nothing else.",
+    ),
+    "entropy_abs_error": Metric(
+        "entropy error",
+        "bits",
+        "The strict form: the absolute difference of the two entropies in each sequence at each position, averaged. "
+        "Never below the entropy MAE.",
+    ),
+    "kl": Metric(
+        "KL",
+        "bits",
+        "Kullback–Leibler divergence of the prediction from the exact predictive, KL(Bayes‖model): the bits lost per "
+        "answer by believing the model. Zero only where both distributions are equal.",
+    ),
+    "tvd": Metric("TVD", "", "Total variation distance: half the summed absolute difference of probabilities, 0 to 1."),
+    "loss": Metric(
+        "loss",
+        "nats",
+        "Expected cross-entropy under the exact predictive (an exact expectation, not a sample), averaged.",
+    ),
+    "bayes_floor": Metric("Bayes floor", "nats", "The lowest expected loss any predictor can have: the Bayes entropy."),
+    "gap": Metric("gap", "nats", "Loss minus Bayes floor; the KL in nats."),
+    "sampled_loss": Metric("sampled loss", "nats", "−ln of the probability given to the sampled answer, averaged."),
+    "accuracy": Metric(
+        "accuracy",
+        "",
+        "How often the most probable answer is the sampled one; answers that tie for it share the credit.",
+    ),
+    "bayes_accuracy": Metric("Bayes accuracy", "", "The accuracy of the exact posterior predictive on the same draws."),
+    "impossible_mass": Metric(
+        "impossible mass", "", "Probability put on answers that the exact posterior predictive rules out."
+    ),
+}
+
+
+def log_probabilities(logits: Tensor) -> Tensor:
+    """ln q (…, C) in float64 from logits or log-probabilities (…, C); −inf allowed, NaN where all are −inf."""
+    return torch.log_softmax(logits.to(torch.float64), dim=-1)
+
+
+def normalised(probabilities: Tensor) -> Tensor:
+    """Probabilities (…, C) in float64, summing to 1 beyond the rounding of float32."""
+    probabilities = probabilities.to(torch.float64)
+    return probabilities / probabilities.sum(-1, keepdim=True)
+
+
+def log_of(probabilities: Tensor) -> Tensor:
+    """ln p (…, C) in float64 of probabilities (…, C), renormalised."""
+    return normalised(probabilities).log()
+
+
+def entropy_bits(log_q: Tensor) -> Tensor:
+    """H(q) in bits."""
+    return torch.special.entr(log_q.exp()).sum(-1) * BITS
+
+
+def cross_entropy_nats(p: Tensor, log_q: Tensor) -> Tensor:
+    """−Σ p ln q in nats: the loss, in expectation over answers drawn from p."""
+    return -torch.where(p == 0, 0.0, p * log_q).sum(-1)
+
+
+def kl_bits(p: Tensor, log_q: Tensor) -> Tensor:
+    """KL(p‖q) in bits."""
+    return (cross_entropy_nats(p, log_q) - torch.special.entr(p).sum(-1)) * BITS
+
+
+def tvd(p: Tensor, log_q: Tensor) -> Tensor:
+    """Total variation distance, 0 to 1."""
+    return (p - log_q.exp()).abs().sum(-1) / 2
+
+
+def impossible_mass(p: Tensor, log_q: Tensor) -> Tensor:
+    """Probability that q gives to answers whose exact probability is 0."""
+    return torch.where(p == 0, log_q.exp(), 0.0).sum(-1)
+
+
+def accuracy(q: Tensor, targets: Tensor) -> Tensor:
+    """1 where the most probable class is the target (…), 1/n where the target is one of n that tie, else 0.
+
+    q (…, C): probabilities or their logarithms. Sharing ties makes chance level exact: uniform predictions score 1/C.
+    NaN where q is NaN.
+    """
+    best = q == q.amax(-1, keepdim=True)
+    hit = best.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+    return hit.to(torch.float64) / best.sum(-1)
+
+
+def sampled_loss_nats(log_q: Tensor, targets: Tensor) -> Tensor:
+    """−ln q(target) in nats."""
+    return -log_q.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+
+
+def truth_scores(p: Tensor, targets: Tensor) -> dict[str, Tensor]:
+    """What the exact predictive itself scores: entropy in bits and nats, accuracy. Same shapes as `pointwise`."""
+    floor = torch.special.entr(p).sum(-1)
+    return {
+        "bayes_entropy_bits": floor * BITS,
+        "bayes_floor": floor,
+        "bayes_accuracy": accuracy(p, targets),
+    }
+
+
+def pointwise(log_q: Tensor, p: Tensor, targets: Tensor, truth: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Every metric of one prediction per answer, before averaging.
+
+    log_q and p (E, B, P, C), targets (E, B, P) int64, truth from `truth_scores`. Returns (E, B, P) float64 by the names
+    of METRICS; `entropy_mae` is missing, since it exists only after averaging over sequences.
+    """
+    entropy = entropy_bits(log_q)
+    loss = cross_entropy_nats(p, log_q)
+    gap = loss - truth["bayes_floor"]
+    return truth | {
+        "entropy_bits": entropy,
+        "entropy_abs_error": (entropy - truth["bayes_entropy_bits"]).abs(),
+        "kl": gap * BITS,
+        "tvd": tvd(p, log_q),
+        "loss": loss,
+        "gap": gap,
+        "sampled_loss": sampled_loss_nats(log_q, targets),
+        "accuracy": accuracy(log_q, targets),
+        "impossible_mass": impossible_mass(p, log_q),
+    }

@@ -1,0 +1,46 @@
+"""Exact predictive for pairs (x, π(x)) of an unknown bijection."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from bayesattn_fast.kernels.elimination import reference
+from bayesattn_fast.posteriors import checks
+
+
+class BijectionPredictive(NamedTuple):
+    """What is known about π(x_k) before it is shown."""
+
+    predictive: Tensor
+    """(B, L, V): [y = π(x_k)] where x_k was seen before, else [y unused]/(V − n), n distinct keys seen."""
+    entropy: Tensor
+    """(B, L): log₂ of the number of values still possible, in bits."""
+    log_evidence: Tensor
+    """(B,): Σ_k ln p(y_k | pairs before k, x_k) in nats, −inf where pairs contradict each other."""
+
+
+def bijection_predictive(
+    keys: Tensor,
+    values: Tensor,
+    symbols: int,
+    *,
+    dtype: torch.dtype = torch.float64,
+    allow_impossible: bool = False,
+    validate: bool = True,
+) -> BijectionPredictive:
+    """Predictive of each value given the pairs before it, π uniform over the permutations of `symbols` symbols.
+
+    keys, values (B, L) int64 in [0, symbols): pair k is (keys[:, k], values[:, k]); keys may repeat.
+    Raises ValueError naming the first symbol out of range, or the first pair that contradicts an earlier one; with
+    allow_impossible=True the latter gives −inf evidence and is otherwise skipped. validate=False checks shapes only.
+    arXiv 2512.22471, the elimination task.
+    """
+    checks.shapes(keys=(keys, "B L"), values=(values, "B L"))
+    if validate:
+        checks.symbols("keys", keys, symbols)
+        checks.symbols("values", values, symbols)
+    result = reference.bijection(keys, values, symbols, dtype)
+    if validate and not allow_impossible:
+        checks.possible("values", result.log_likelihood, values)
+    return BijectionPredictive(result.predictive, result.entropy, result.log_likelihood.sum(-1))

@@ -1,0 +1,48 @@
+"""Exact predictive of Bayesian linear regression, as a density and over bins."""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from bayesattn_fast.kernels.entropy.reference import entropy_bits
+from bayesattn_fast.kernels.regression import reference
+from bayesattn_fast.posteriors import checks
+
+
+class RegressionPredictive(NamedTuple):
+    """What is known about y_k given x_k and the pairs before it."""
+
+    mean: Tensor
+    """(B, L): m·x_k, m = Σ Xᵀy/σ² and Σ⁻¹ = I/τ² + XᵀX/σ² over the pairs before k."""
+    variance: Tensor
+    """(B, L): σ² + x_kᵀ Σ x_k."""
+    predictive: Tensor
+    """(B, L, C): Φ((b − mean)/sd) − Φ((a − mean)/sd) for the bins (a, b)."""
+    entropy: Tensor
+    """(B, L): −Σ_c predictive_c log₂ predictive_c, in bits."""
+    log_evidence: Tensor
+    """(B,): Σ_k ln N(y_k; mean_k, variance_k) in nats."""
+
+
+def regression_predictive(
+    x: Tensor, y: Tensor, *, tau: float = 1.0, sigma: float = 0.5, bins: int = 64, validate: bool = True
+) -> RegressionPredictive:
+    """Predictive of each y given its x and the pairs before, w ~ N(0, tau² I), y = w·x + N(0, sigma²).
+
+    x (B, L, d), y (B, L), one floating dtype, which the result keeps. The bins are equal on ±3·√(sigma² + d·tau²),
+    the two end bins take the tails. Raises ValueError naming the argument for tau or sigma ≤ 0, bins < 2, or the first
+    entry that is not finite. validate=False checks shapes only.
+    Rank-one updates (Sherman and Morrison 1950); Bishop (2006), section 3.3.
+    """
+    sizes = checks.shapes(x=(x, "B L d"), y=(y, "B L"))
+    checks.floating(x=x, y=y)
+    checks.positive(tau=tau, sigma=sigma)
+    if bins < 2:
+        raise ValueError(f"bins must be at least 2; got {bins}")
+    if validate:
+        checks.finite("x", x)
+        checks.finite("y", y)
+    mean, variance, log_likelihood = reference.sequential(x, y, tau, sigma)
+    edges = x.new_tensor(reference.bin_edges(bins, reference.half_range(sizes["d"], tau, sigma)))
+    predictive = reference.binned_normal(mean, variance, edges)
+    return RegressionPredictive(mean, variance, predictive, entropy_bits(predictive), log_likelihood.sum(-1))

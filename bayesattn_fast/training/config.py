@@ -1,0 +1,148 @@
+"""What decides the numbers of a run, and nothing else: tunnel, model, optimisation, seeds."""
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ..models import ModelConfig
+from ..tunnels import TUNNELS
+from ..tunnels.protocol import Tunnel
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """Optimisation, evaluation and bookkeeping."""
+
+    steps: int = 2000
+    """Optimiser steps."""
+    batch: int = 64
+    """Sequences per seed and step."""
+    lr: float = 1e-3
+    """Peak learning rate."""
+    warmup: int = 100
+    """Steps of linear warm-up."""
+    schedule: Literal["constant", "cosine"] = "cosine"
+    """After the warm-up: constant, or cosine to zero at the last step."""
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    """Optimiser."""
+    weight_decay: float = 0.01
+    """Decoupled weight decay (adamw)."""
+    beta1: float = 0.9
+    """Decay of the gradient's running mean (adamw)."""
+    beta2: float = 0.999
+    """Decay of the squared gradient's running mean (adamw)."""
+    clip: float = 1.0
+    """Largest gradient norm of each seed; 0 switches clipping off."""
+    targets: Literal["hard", "soft"] = "hard"
+    """hard: sampled answers, the paper's loss; soft: the exact predictive."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """Arithmetic of the forward pass; weights stay in float32."""
+    log_every: int = 10
+    """Steps between recorded losses."""
+    eval_every: int = 500
+    """Steps between evaluations on held-out sequences."""
+    eval_sequences: int = 2048
+    """Held-out sequences of an evaluation."""
+    checkpoint_every: int = 500
+    """Steps between checkpoints."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch", "log_every", "eval_every", "eval_sequences", "checkpoint_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}")
+        for name in ("warmup", "weight_decay", "clip"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must not be negative; got {getattr(self, name)}")
+        if not 0 < self.lr < float("inf"):
+            raise ValueError(f"lr must be positive and finite; got {self.lr}")
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must be in [0, 1); got {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that decides the numbers of a run."""
+
+    tunnel: Tunnel
+    model: ModelConfig
+    training: TrainingConfig
+    seeds: tuple[int, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and strings, for config.json."""
+        return {
+            "tunnel": {"name": self.tunnel.name, **dataclasses.asdict(self.tunnel)},  # type: ignore[call-overload]
+            "model": dataclasses.asdict(self.model),
+            "training": dataclasses.asdict(self.training),
+            "seeds": list(self.seeds),
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "RunConfig":
+        """The inverse of to_dict; ValueError where something is missing or unknown."""
+        try:
+            tunnel = dict(data["tunnel"])
+            name = tunnel.pop("name")
+            if name not in TUNNELS:
+                raise ValueError(f"unknown tunnel {name!r}")
+            return cls(
+                _tupled(TUNNELS[name], tunnel),
+                _tupled(ModelConfig, data["model"]),
+                _tupled(TrainingConfig, data["training"]),
+                tuple(int(seed) for seed in data["seeds"]),
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a run configuration: {error}") from None
+
+    def difference(self, other: "RunConfig") -> str | None:
+        """The first setting in which two runs differ, in words; None where they agree."""
+        mine, theirs = self.to_dict(), other.to_dict()
+        for part in ("tunnel", "model", "training"):
+            for key in sorted({*mine[part], *theirs[part]}):
+                if (a := mine[part].get(key)) != (b := theirs[part].get(key)):
+                    return f"{key} is {b} there and {a} here"
+        if mine["seeds"] != theirs["seeds"]:
+            return f"the seeds are {_shorten(theirs['seeds'])} there and {_shorten(mine['seeds'])} here"
+        return None
+
+
+def _tupled(cls: type, values: dict[str, Any]) -> Any:
+    """Build a dataclass from JSON, where tuples have become lists."""
+    return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
+
+
+def _shorten(seeds: Iterable[int]) -> str:
+    seeds = list(seeds)
+    return str(seeds) if len(seeds) <= 6 else f"[{seeds[0]}, …, {seeds[-1]}] ({len(seeds)})"
+
+
+def parse_seeds(text: str | int | Iterable[int]) -> tuple[int, ...]:
+    """Seeds from a count ("3" → 0, 1, 2), a range ("5:8" → 5, 6, 7) or a list ("42,2024").
+
+    ValueError naming what came and what is accepted.
+    """
+    accepted = "a count (3), a range (0:64) or a list (42,2024)"
+    if isinstance(text, int):
+        text = str(text)
+    if not isinstance(text, str):
+        seeds = tuple(int(seed) for seed in text)
+    else:
+        try:
+            if ":" in text:
+                first, last = (int(part) for part in text.split(":"))
+                seeds = tuple(range(first, last))
+            elif "," in text:
+                seeds = tuple(int(part) for part in text.split(",") if part.strip())
+            else:
+                seeds = tuple(range(int(text)))
+        except ValueError:
+            raise ValueError(f"seeds must be {accepted}; got {text!r}") from None
+    if not seeds:
+        raise ValueError(f"seeds must name at least one seed, as {accepted}; got {text!r}")
+    if len(set(seeds)) != len(seeds):
+        raise ValueError(f"seeds must differ from each other; got {text!r}")
+    if min(seeds) < 0 or max(seeds) >= 2**63:
+        raise ValueError(f"seeds must be in [0, 2^63); got {text!r}")
+    return seeds

@@ -1,0 +1,173 @@
+"""The training step of an ensemble: data, forward, loss, backward, clip and update, each seed for itself."""
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .. import models
+from ..tunnels.protocol import Batch, Tunnel
+from . import optimizer
+from .checkpoint import Checkpoint
+from .config import RunConfig
+
+HISTORY = ("loss", "floor", "gradient_norm", "lr")
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one update saw, each (E,): loss and Bayes floor of its batch in nats, gradient norm; and the rate used."""
+
+    loss: Tensor
+    floor: Tensor
+    gradient_norm: Tensor
+    lr: float
+
+
+def seed_losses(logits: Tensor, batch: Batch, targets: str) -> Tensor:
+    """Mean cross-entropy of each seed (E,) in nats, on sampled answers ("hard") or the exact predictive ("soft")."""
+    logits = logits.float()
+    if targets == "hard":
+        losses = F.cross_entropy(logits.flatten(0, -2), batch.targets.flatten(), reduction="none")
+        return losses.view(logits.shape[0], -1).mean(1)
+    losses = -(batch.predictive * logits.log_softmax(-1)).sum(-1)
+    return losses.flatten(1).mean(1)
+
+
+class Engine:
+    """One ensemble in training; `step` counts the updates done.
+
+    A seed whose loss or gradient stops being finite is frozen at its last finite weights: `diverged[i]` is the step at
+    which that happened, −1 while it is alive. The others go on.
+    """
+
+    def __init__(self, config: RunConfig, device: torch.device | str = "cpu") -> None:
+        self.config, self.device = config, torch.device(device)
+        self.model = models.build(config.model, config.tunnel, config.seeds).to(self.device)
+        self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        self.optimizer = optimizer.build(config.training, self.parameters)
+        self.diverged = torch.full((len(config.seeds),), -1, dtype=torch.int64)
+        self.step = 0
+        self.recorded_steps: list[int] = []
+        self.recorded: list[StepResult] = []
+
+    def precision(self) -> AbstractContextManager:
+        """Autocast to bfloat16 where the run asks for it."""
+        if self.config.training.precision == "bf16":
+            return torch.autocast(self.device.type, dtype=torch.bfloat16)
+        return nullcontext()
+
+    def sample(self) -> Batch:
+        """The batch of the present step."""
+        config = self.config
+        return config.tunnel.sample(config.seeds, self.step, config.training.batch, device=self.device)
+
+    def update(self) -> StepResult:
+        """One optimiser step of every living seed."""
+        training, batch = self.config.training, self.sample()
+        self.optimizer.zero_grad(set_to_none=True)
+        with self.precision():
+            logits = self.model(batch.inputs)
+        losses = seed_losses(logits, batch, training.targets)
+        losses.sum().backward()
+        norms = optimizer.gradient_norms(self.parameters)
+        self._note_divergence(losses, norms)
+        factors = (training.clip / (norms + 1e-6)).clamp(max=1.0) if training.clip else torch.ones_like(norms)
+        dead = (self.diverged >= 0).to(self.device)
+        optimizer.scale_gradients(self.parameters, factors.masked_fill(dead, 0.0))
+        rate = optimizer.learning_rate(training, self.step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self._step_alive(dead)
+        floor = batch.entropy.flatten(1).mean(1) * math.log(2)
+        result = StepResult(losses.detach(), floor, norms, rate)
+        self.step += 1
+        if self.step % training.log_every == 0 or self.step == 1:
+            self.recorded_steps.append(self.step)
+            self.recorded.append(result)
+        return result
+
+    def _note_divergence(self, losses: Tensor, norms: Tensor) -> None:
+        broken = ~(losses.detach().isfinite() & norms.isfinite()).cpu()
+        self.diverged[broken & (self.diverged < 0)] = self.step
+
+    def _step_alive(self, dead: Tensor) -> None:
+        """Weight decay and momentum would still move a frozen seed, so its weights are put back."""
+        if not dead.any():
+            self.optimizer.step()
+            return
+        kept = [parameter.detach()[dead].clone() for parameter in self.parameters]
+        self.optimizer.step()
+        with torch.no_grad():
+            for parameter, rows in zip(self.parameters, kept, strict=True):
+                parameter[dead] = rows
+
+    def predictor(self, tunnel: Tunnel | None = None) -> Callable[[Tensor], Tensor]:
+        """inputs → float32 logits (E, B, P, C) at the scored positions of `tunnel`, by default the trained one.
+
+        ValueError where the model has no positions for so long a tunnel.
+        """
+        tunnel = tunnel or self.config.tunnel
+        self.model.check_length(tunnel.length)
+        positions = torch.tensor(tunnel.positions, device=self.device)
+
+        @torch.no_grad()
+        def predict(inputs: Tensor) -> Tensor:
+            with self.precision():
+                return self.model(inputs, positions).float()
+
+        return predict
+
+    def checkpoint(self) -> Checkpoint:
+        """Everything needed to go on exactly."""
+        tensors: dict[str, Tensor] = {f"model.{name}": parameter for name, parameter in self.model.named_parameters()}
+        for name, parameter in self.model.named_parameters():
+            for key, value in self.optimizer.state[parameter].items():
+                tensors[f"optimizer.{key}.{name}"] = value
+        tensors["diverged"] = self.diverged
+        tensors["history.step"] = torch.tensor(self.recorded_steps, dtype=torch.int64)
+        for key, values in self.history().items():
+            tensors[f"history.{key}"] = values
+        return Checkpoint(self.step, tensors)
+
+    def history(self) -> dict[str, Tensor]:
+        """Recorded values, each (records, E) except lr (records,), in float64."""
+        seeds = len(self.config.seeds)
+        made = {}
+        for key in HISTORY:
+            values = [torch.as_tensor(getattr(record, key), dtype=torch.float64).cpu() for record in self.recorded]
+            made[key] = torch.stack(values) if values else torch.empty((0,) if key == "lr" else (0, seeds))
+        return made
+
+    def restore(self, saved: Checkpoint) -> None:
+        """Continue from `saved`; ValueError where it lacks a tensor or one has another shape."""
+        self.step = saved.step
+        with torch.no_grad():
+            for name, parameter in self.model.named_parameters():
+                parameter.copy_(_tensor(saved, f"model.{name}", parameter.shape))
+        parameters = dict(self.model.named_parameters())
+        for full_name, value in saved.tensors.items():
+            kind, _, rest = full_name.partition(".")
+            key, _, name = rest.partition(".")
+            if kind == "optimizer" and name in parameters:
+                # The step counter of a fused optimiser lies beside the weights, as they do.
+                self.optimizer.state[parameters[name]][key] = value.clone().to(self.device)
+        self.diverged = _tensor(saved, "diverged", self.diverged.shape).clone()
+        self.recorded_steps = saved.tensors["history.step"].tolist()
+        columns = [_tensor(saved, f"history.{key}") for key in HISTORY]
+        self.recorded = [
+            StepResult(loss, floor, norm, float(lr)) for loss, floor, norm, lr in zip(*columns, strict=True)
+        ]
+
+
+def _tensor(saved: Checkpoint, name: str, shape: torch.Size | None = None) -> Tensor:
+    if name not in saved.tensors:
+        raise ValueError(f"the checkpoint lacks {name}")
+    tensor = saved.tensors[name]
+    if shape is not None and tensor.shape != shape:
+        raise ValueError(f"the checkpoint's {name} has shape {tuple(tensor.shape)}, expected {tuple(shape)}")
+    return tensor

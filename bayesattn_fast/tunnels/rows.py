@@ -1,0 +1,63 @@
+"""What all tunnels share: the sequences of a batch as rows, each with its own random words, and checks of sizes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayesattn_fast.kernels.philox.reference import random_words
+from bayesattn_fast.tunnels.protocol import Batch, Stream
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The R = E·B sequences of a batch, seed by seed: a sequence's words depend on its own names alone."""
+
+    seeds: Tensor
+    sequences: Tensor
+    stream: Stream
+    step: int
+    seed_count: int
+
+    @classmethod
+    def of(
+        cls, seeds: Sequence[int], step: int, size: int, stream: Stream, first: int, device: torch.device | str
+    ) -> "Rows":
+        """Rows first … first + size − 1 of every seed; ValueError for an empty batch or a number out of range."""
+        if len(seeds) == 0 or min(seeds) < 0 or max(seeds) >= 2**63:
+            raise ValueError(f"seeds must be one or more integers in [0, 2⁶³); got {list(seeds)}")
+        if size < 1:
+            raise ValueError(f"size must be at least 1; got {size}")
+        if not (0 <= step < 2**32 and 0 <= first <= 2**32 - size):
+            raise ValueError(f"step, first and first + size − 1 must lie in [0, 2³²); got {step}, {first}, {size}")
+        sequences = torch.arange(first, first + size, device=device).repeat(len(seeds))
+        rows = torch.tensor(seeds, dtype=torch.int64, device=device).repeat_interleave(size)
+        return cls(rows, sequences, stream, step, len(seeds))
+
+    def words(self, count: int) -> Tensor:
+        """(R, count) random words, int64 in [0, 2³²)."""
+        return random_words(self.seeds, int(self.stream), self.step, self.sequences, count)
+
+    def batch(self, inputs: Tensor, targets: Tensor, predictive: Tensor, entropy: Tensor) -> Batch:
+        """Split R into (E, B) and round what is real to float32."""
+        fields = [
+            (field.float() if field.is_floating_point() else field).unflatten(0, (self.seed_count, -1))
+            for field in (inputs, targets, predictive, entropy)
+        ]
+        return Batch(*fields)
+
+
+def at_least(task: object, **least: int) -> None:
+    """Every named field of `task` is an integer of at least the given size; ValueError naming the field."""
+    for field, bound in least.items():
+        value = getattr(task, field)
+        if not isinstance(value, int) or isinstance(value, bool) or value < bound:
+            raise ValueError(f"{field} must be an integer of at least {bound}; got {value!r}")
+
+
+def at_most(task: object, why: str, **most: int) -> None:
+    """Every named field of `task` is at most the given number; ValueError naming the field and saying why."""
+    for field, bound in most.items():
+        if getattr(task, field) > bound:
+            raise ValueError(f"{field} must be at most {bound} ({why}); got {getattr(task, field)}")

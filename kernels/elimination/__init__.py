@@ -1,0 +1,1 @@
+"""Exact posteriors by elimination: bijections and stored pairs."""

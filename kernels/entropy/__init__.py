@@ -1,0 +1,1 @@
+"""Entropy of a distribution, in bits."""

@@ -1,0 +1,1 @@
+"""Exact filtering of hidden Markov models."""

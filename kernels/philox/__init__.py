@@ -1,0 +1,1 @@
+"""Counter-based random numbers: the same bits on every back end."""

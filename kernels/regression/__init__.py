@@ -1,0 +1,1 @@
+"""Exact Bayesian linear regression."""

@@ -1,0 +1,69 @@
+"""Bayesian linear regression with a Gaussian prior, one observation at a time.
+
+    w ~ N(0, τ² I),  y_k = w·x_k + ε_k,  ε_k ~ N(0, σ²):   y_k | past, x_k ~ N(m·x_k, s²),  s² = σ² + x_kᵀ Σ x_k,
+    and after y_k, with the gain g = Σ x_k / s²:           m ← m + g (y_k − m·x_k),          Σ ← Σ − g (Σ x_k)ᵀ.
+The update is Sherman and Morrison's (1950); the model is Bishop (2006), section 3.3.
+
+The answer alphabet is y cut into C equal bins on ±3·√(σ² + d τ²), the two end bins taking the tails:
+    p(bin) = Φ((b − m·x)/s) − Φ((a − m·x)/s).
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Regression(NamedTuple):
+    """mean (R, L) and variance (R, L) of y_k given the past; log_likelihood (R, L) = ln N(y_k; mean, variance)."""
+
+    mean: Tensor
+    variance: Tensor
+    log_likelihood: Tensor
+
+
+def sequential(x: Tensor, y: Tensor, tau: float, sigma: float) -> Regression:
+    """x (R, L, d), y (R, L), one floating dtype; tau and sigma > 0, the deviations of weights and noise."""
+    rows, length, d = x.shape
+    mean, variance = torch.empty_like(y), torch.empty_like(y)
+    weights = x.new_zeros(rows, d)
+    covariance = (tau**2 * torch.eye(d, dtype=x.dtype, device=x.device)).repeat(rows, 1, 1)
+    for k in range(length):
+        spread = (x[:, k, :, None] * covariance).sum(1)
+        mean[:, k] = (weights * x[:, k]).sum(-1)
+        variance[:, k] = sigma**2 + (spread * x[:, k]).sum(-1)
+        gain = spread / variance[:, k, None]
+        weights = weights + gain * (y[:, k] - mean[:, k])[:, None]
+        covariance = covariance - gain[:, :, None] * spread[:, None, :]
+    log_likelihood = -0.5 * ((y - mean).square() / variance + (2.0 * math.pi * variance).log())
+    return Regression(mean, variance, log_likelihood)
+
+
+def half_range(d: int, tau: float, sigma: float) -> float:
+    """3·√(σ² + d τ²): the bins cover ± this, three prior deviations of y on average over x ~ N(0, I)."""
+    return 3.0 * math.sqrt(sigma**2 + d * tau**2)
+
+
+def bin_edges(classes: int, limit: float) -> list[float]:
+    """The classes − 1 inner edges −limit + c·(2·limit/classes), c = 1 … classes − 1."""
+    return [limit * (2 * c - classes) / classes for c in range(1, classes)]
+
+
+def bin_of(y: Tensor, edges: Tensor) -> Tensor:
+    """Bin of y (…): the number of inner edges ≤ y, int64. A comparison, so exact on every back end."""
+    return torch.bucketize(y, edges, right=True)
+
+
+def binned_normal(mean: Tensor, variance: Tensor, edges: Tensor) -> Tensor:
+    """Probabilities (…, C) of the bins with inner edges (C − 1,) under N(mean, variance), each (…).
+
+    A bin on the right of the mean is reflected to the left tail's form ½ erfc, so that no bin is a difference of
+    numbers near 1.
+    """
+    z = (edges - mean[..., None]) / (2.0 * variance[..., None]).sqrt()
+    infinity = torch.full_like(z[..., :1], math.inf)
+    low, high = torch.cat([-infinity, z], -1), torch.cat([z, infinity], -1)
+    right = low > -high
+    near, far = torch.where(right, low, -high), torch.where(right, high, -low)
+    return 0.5 * (torch.special.erfc(near) - torch.special.erfc(far))
