@@ -6,7 +6,7 @@ constexpr int32_t FLOOR = 5, TOTAL = 100;  // hundredths: the least entry, and t
 constexpr int64_t MOST_ENTRIES = 20;
 
 // Ascending, by exchanges of neighbours.
-inline void sort_columns(uint32_t (*words)[ROWS], int64_t count) {
+NOINLINE void sort_columns(uint32_t (*words)[ROWS], int64_t count) {
     for (int64_t end = count - 1; end > 0; end--)
         for (int64_t i = 0; i < end; i++)
             for (int l = 0; l < ROWS; l++) {
@@ -16,50 +16,45 @@ inline void sort_columns(uint32_t (*words)[ROWS], int64_t count) {
             }
 }
 
-// draws.repair: the nearest rows with every entry ≥ 5 and sum 100.
-inline void repair(int32_t (*row)[ROWS], int64_t count) {
-    int32_t lack[ROWS], up[MOST_ENTRIES][ROWS] = {}, down[MOST_ENTRIES][ROWS] = {};
-    for (int l = 0; l < ROWS; l++) lack[l] = TOTAL;
-    for (int64_t i = 0; i < count; i++)
-        for (int l = 0; l < ROWS; l++) {
-            row[i][l] = row[i][l] < FLOOR ? FLOOR : row[i][l];
-            lack[l] -= row[i][l];
-        }
-    // Places in ascending and descending order, ties to the lower index.
-    for (int64_t i = 0; i < count; i++)
-        for (int64_t j = 0; j < count; j++)
-            for (int l = 0; l < ROWS; l++) {
-                up[i][l] += j < i ? row[j][l] <= row[i][l] : row[j][l] < row[i][l];
-                down[i][l] += j < i ? row[j][l] >= row[i][l] : row[j][l] > row[i][l];
-            }
-    int32_t surplus[ROWS], most = 0;
-    for (int l = 0; l < ROWS; l++) {
-        const int32_t given = lack[l] > 0 ? lack[l] : 0, each = given / int32_t(count), rest = given % int32_t(count);
-        for (int64_t i = 0; i < count; i++) row[i][l] += each + (up[i][l] < rest);
-        surplus[l] = lack[l] < 0 ? -lack[l] : 0;
-        most = surplus[l] > most ? surplus[l] : most;
+// draws.repair: the nearest rows with every entry ≥ 5 and sum 100. Comparisons give −1, hence the signs.
+NOINLINE void repair(int32_t (*rows)[ROWS], int64_t count) {
+    typedef Mask<float> I;
+    I row[MOST_ENTRIES], down[MOST_ENTRIES], lack = I{} + TOTAL;
+    for (int64_t i = 0; i < count; i++) {
+        std::memcpy(row + i, rows[i], sizeof(I));
+        row[i] = row[i] < FLOOR ? I{} + FLOOR : row[i];
+        lack -= row[i];
     }
-    while (most > 0) {
-        int32_t taken[MOST_ENTRIES][ROWS];
-        for (int64_t i = 0; i < count; i++)
-            for (int l = 0; l < ROWS; l++) taken[i][l] = 1;  // the place among those that have something to give
-        for (int64_t i = 0; i < count; i++)
-            for (int64_t j = 0; j < count; j++)
-                for (int l = 0; l < ROWS; l++) taken[i][l] += (row[j][l] > FLOOR) & (down[j][l] < down[i][l]);
-        for (int64_t i = 0; i < count; i++)
-            for (int l = 0; l < ROWS; l++) taken[i][l] = (row[i][l] > FLOOR) & (taken[i][l] <= surplus[l]);
-        most = 0;
-        for (int64_t i = 0; i < count; i++)
-            for (int l = 0; l < ROWS; l++) row[i][l] -= taken[i][l];
-        for (int l = 0; l < ROWS; l++) {
-            for (int64_t i = 0; i < count; i++) surplus[l] -= taken[i][l];
-            most = surplus[l] > most ? surplus[l] : most;
-        }
+    // What is missing: each as much, and one more for the smallest, in ascending order with ties to the lower index.
+    const I given = lack > 0 ? lack : I{};
+    I each, rest;
+    for (int l = 0; l < ROWS; l++) each[l] = given[l] / int32_t(count), rest[l] = given[l] % int32_t(count);
+    I more[MOST_ENTRIES];
+    for (int64_t i = 0; i < count; i++) {
+        I up{}, larger{};
+        for (int64_t j = 0; j < i; j++) up += row[j] <= row[i], larger += row[j] >= row[i];
+        for (int64_t j = i + 1; j < count; j++) up += row[j] < row[i], larger += row[j] > row[i];
+        down[i] = -larger;
+        more[i] = each - (-up < rest);
     }
+    for (int64_t i = 0; i < count; i++) row[i] += more[i];
+    // What is too much: one each from the largest above the floor, in rounds.
+    I surplus = lack < 0 ? -lack : I{};
+    while (any(surplus > 0)) {
+        I taken[MOST_ENTRIES], total{};
+        for (int64_t i = 0; i < count; i++) {
+            I before{};  // −1 for each that comes earlier and has something to give
+            for (int64_t j = 0; j < count; j++) before += (row[j] > FLOOR) & (down[j] < down[i]);
+            taken[i] = (row[i] > FLOOR) & (-before < surplus);
+        }
+        for (int64_t i = 0; i < count; i++) row[i] += taken[i], total += taken[i];
+        surplus += total;
+    }
+    for (int64_t i = 0; i < count; i++) std::memcpy(rows[i], row + i, sizeof(I));
 }
 
 // draws.simplex_hundredths of count − 1 words, which it sorts in place.
-inline void simplex_hundredths(uint32_t (*words)[ROWS], int64_t count, int32_t (*row)[ROWS]) {
+NOINLINE void simplex_hundredths(uint32_t (*words)[ROWS], int64_t count, int32_t (*row)[ROWS]) {
     // Integers below 2⁵³ in doubles; the quotient lies further from the next whole number than its rounding error.
     double floored[MOST_ENTRIES][ROWS], total[ROWS] = {};
     sort_columns(words, count - 1);
@@ -77,14 +72,21 @@ inline void simplex_hundredths(uint32_t (*words)[ROWS], int64_t count, int32_t (
 }
 
 // draws.categorical for rows of cumulative weights that a state chooses: how many inner sums of its row are ≤ value.
-inline void categorical(const int32_t* state, const uint32_t* value, const int32_t (*cumulative)[ROWS], int64_t states,
-                        int64_t classes, int32_t* to) {
-    int32_t found[ROWS] = {};
-    for (int64_t s = 0; s < states; s++)
-        for (int64_t c = 0; c + 1 < classes; c++)
-            for (int l = 0; l < ROWS; l++)
-                found[l] += (state[l] == s) & (int32_t(value[l]) >= cumulative[s * classes + c][l]);
-    for (int l = 0; l < ROWS; l++) to[l] = found[l];
+NOINLINE void categorical(const int32_t* state, const uint32_t* value, const int32_t (*cumulative)[ROWS],
+                          int64_t states, int64_t classes, int32_t* to) {
+    typedef Mask<float> I;
+    I at, drawn, found{};
+    std::memcpy(&at, state, sizeof at), std::memcpy(&drawn, value, sizeof drawn);
+    for (int64_t s = 0; s < states; s++) {
+        I passed{};
+        for (int64_t c = 0; c + 1 < classes; c++) {
+            I sum;
+            std::memcpy(&sum, cumulative[s * classes + c], sizeof sum);
+            passed -= drawn >= sum;
+        }
+        found = at == int32_t(s) ? passed : found;
+    }
+    std::memcpy(to, &found, sizeof found);
 }
 
 // draws.shuffle of one sequence whose words lie `stride` apart: items 0 … n − 1, the first `take` of them drawn.

@@ -13,6 +13,9 @@
 #include <immintrin.h>
 #endif
 
+// Large bodies that are called from many places: compiled once.
+#define NOINLINE static __attribute__((noinline, unused))
+
 template <class T>
 struct PackOf;
 template <>
@@ -73,6 +76,12 @@ inline void store_part(double* p, Pack<double> x, int64_t count) {
 }
 #endif
 
+// Rounded to float32.
+inline void store_single(float* p, Pack<double> x) {
+    typedef float Half __attribute__((vector_size(32)));
+    const Half rounded = __builtin_convertvector(x, Half);
+    std::memcpy(p, &rounded, sizeof rounded);
+}
 template <class T>
 inline Pack<T> splat(T x) {
     return x - Pack<T>{};
@@ -160,7 +169,7 @@ inline Pack<T> interleave(Pack<T> a, Pack<T> b, std::integer_sequence<int, I...>
 }
 // A LANES × LANES block: each of log2(LANES) rounds interleaves the first half of the rows with the second.
 template <class T>
-__attribute__((noinline)) void transpose(Pack<T>* rows) {
+NOINLINE void transpose(Pack<T>* rows) {
     constexpr int L = LANES<T>;
     using All = std::make_integer_sequence<int, L>;
 #pragma GCC unroll 4
@@ -237,7 +246,7 @@ inline void store_chunk(T* to, int64_t stride, const Pack<T>* from) {
 
 // to[column] = one column of LANES rows; row i begins at from + min(i, rows − 1)·stride.
 template <class T>
-__attribute__((noinline)) void load_columns(const T* from, int64_t stride, int64_t rows, int64_t columns, Pack<T>* to) {
+NOINLINE void load_columns(const T* from, int64_t stride, int64_t rows, int64_t columns, Pack<T>* to) {
     constexpr int L = LANES<T>;
     int64_t c = 0;
     if (stride == 0) {
@@ -254,7 +263,7 @@ __attribute__((noinline)) void load_columns(const T* from, int64_t stride, int64
 }
 // The opposite, for the first `rows` lanes.
 template <class T>
-__attribute__((noinline)) void store_columns(T* to, int64_t stride, int64_t rows, int64_t columns, const Pack<T>* from) {
+NOINLINE void store_columns(T* to, int64_t stride, int64_t rows, int64_t columns, const Pack<T>* from) {
     constexpr int L = LANES<T>;
     int64_t c = 0;
     if (rows >= L)
@@ -321,6 +330,22 @@ inline Pack<double> log2_of(Pack<double> x) {
     Mask<double> e;
     const Pack<double> m = significand<double>(x, e), s = (m - 1.0) / (m + 1.0);
     return fused(s, horner(s * s, C), __builtin_convertvector(e, Pack<double>));
+}
+// The same to 5e-13 and without a division, for results that are rounded to float32.
+inline Pack<double> log2_quick(Pack<double> x) {
+    static constexpr double C[] = {1.4426950408893,   -0.72134752042302, 0.48089834664681, -0.36067376647096, 0.28853906307974,
+                                   -0.24044867672015, 0.20609559789891,  -0.1803523948464, 0.16041922068856,  -0.14408723643734,
+                                   0.12918126251416,  -0.11999522531685, 0.12624166234975, -0.12216563305671, 0.061643484245056};
+    Mask<double> e;
+    const Pack<double> f = significand<double>(x, e) - 1.0;
+    return fused(f, horner(f, C), __builtin_convertvector(e, Pack<double>));
+}
+// Σ −p log2 p in bits of a distribution whose entropy is rounded to float32.
+inline Pack<double> entropy_quick(int64_t count, const Pack<double>* p) {
+    Pack<double> sum{};
+    for (int64_t c = 0; c < count; c++)
+        sum += p[c] < Format<double>::SMALLEST ? Pack<double>{} : p[c] * -log2_quick(p[c]);
+    return sum < 0.0 ? Pack<double>{} : sum;
 }
 // −p log2 p, 0 at 0 and for denormals; NaN kept.
 template <class T>

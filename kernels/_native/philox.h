@@ -13,27 +13,34 @@ struct Draw {
     int64_t rows() const { return seed_count * size; }
 };
 
+typedef uint32_t U __attribute__((vector_size(64)));
+// Both halves of the 64-bit products x·m.
+inline void wide_product(U x, uint32_t m, U& high, U& low) {
+#if defined(__AVX512F__)
+    const __m512i factor = _mm512_set1_epi32(int32_t(m)), even = _mm512_mul_epu32((__m512i)x, factor);
+    const __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64((__m512i)x, 32), factor);
+    high = (U)_mm512_mask_blend_epi32(0xaaaa, _mm512_srli_epi64(even, 32), odd);
+    low = (U)_mm512_mask_blend_epi32(0xaaaa, even, _mm512_slli_epi64(odd, 32));
+#else
+    for (int i = 0; i < ROWS; i++) {
+        const uint64_t product = uint64_t(x[i]) * m;
+        high[i] = uint32_t(product >> 32), low[i] = uint32_t(product);
+    }
+#endif
+}
+
 // out[w][lane]: the four words of counter (c0, c1, step, stream) under key (k0, k1) on every lane.
-inline void philox(const uint32_t* c0, const uint32_t* c1, uint32_t step, uint32_t stream, const uint32_t* k0,
+NOINLINE void philox(const uint32_t* c0, const uint32_t* c1, uint32_t step, uint32_t stream, const uint32_t* k0,
                    const uint32_t* k1, uint32_t (*out)[ROWS]) {
-    typedef uint32_t U __attribute__((vector_size(64)));
     U a, b, c = step - U{}, d = stream - U{}, k, l;
     std::memcpy(&a, c0, sizeof a);
     std::memcpy(&b, c1, sizeof b);
     std::memcpy(&k, k0, sizeof k);
     std::memcpy(&l, k1, sizeof l);
     for (int round = 0; round < 10; round++) {
-        uint32_t high0[ROWS], low0[ROWS], high1[ROWS], low1[ROWS], x[ROWS], y[ROWS];
-        std::memcpy(x, &a, sizeof a);
-        std::memcpy(y, &c, sizeof c);
-        for (int i = 0; i < ROWS; i++) {
-            const uint64_t even = uint64_t(0xD2511F53u) * x[i], odd = uint64_t(0xCD9E8D57u) * y[i];
-            high0[i] = uint32_t(even >> 32), low0[i] = uint32_t(even);
-            high1[i] = uint32_t(odd >> 32), low1[i] = uint32_t(odd);
-        }
         U h0, l0, h1, l1;
-        std::memcpy(&h0, high0, sizeof h0), std::memcpy(&l0, low0, sizeof l0);
-        std::memcpy(&h1, high1, sizeof h1), std::memcpy(&l1, low1, sizeof l1);
+        wide_product(a, 0xD2511F53u, h0, l0);
+        wide_product(c, 0xCD9E8D57u, h1, l1);
         a = h1 ^ b ^ k, b = l1, c = h0 ^ d ^ l, d = l0;
         k += 0x9E3779B9u, l += 0xBB67AE85u;
     }
@@ -42,7 +49,7 @@ inline void philox(const uint32_t* c0, const uint32_t* c1, uint32_t step, uint32
 }
 
 // to[w][lane] for w < count rounded up to 4: the words of rows row … row + 15 (those past the last repeat it).
-inline void words_by_lane(const Draw& draw, int64_t row, int64_t count, uint32_t (*to)[ROWS]) {
+NOINLINE void words_by_lane(const Draw& draw, int64_t row, int64_t count, uint32_t (*to)[ROWS]) {
     uint32_t block[ROWS], sequence[ROWS], k0[ROWS], k1[ROWS];
     for (int i = 0; i < ROWS; i++) {
         const int64_t r = row + i < draw.rows() ? row + i : draw.rows() - 1;
@@ -57,7 +64,7 @@ inline void words_by_lane(const Draw& draw, int64_t row, int64_t count, uint32_t
 }
 
 // Words 4·block … of one row, one after another: 64 at a time, so `to` must have room up to a multiple of 64.
-inline void words_of_row(const Draw& draw, int64_t row, int64_t block, int64_t count, uint32_t* to) {
+NOINLINE void words_of_row(const Draw& draw, int64_t row, int64_t block, int64_t count, uint32_t* to) {
     uint32_t c0[ROWS], sequence[ROWS], k0[ROWS], k1[ROWS], words[4][ROWS];
     const uint64_t seed = uint64_t(draw.seeds[row / draw.size]);
     for (int i = 0; i < ROWS; i++) {
@@ -113,7 +120,7 @@ inline void normals(Mask<double> u_words, Mask<double> t_words, Pack<double>& fi
 }
 
 // count (even) words to as many normals; both arrays with room up to a multiple of 16.
-inline void normals_of(const uint32_t* words, int64_t count, double* to) {
+NOINLINE void normals_of(const uint32_t* words, int64_t count, double* to) {
     for (int64_t w = 0; w < count; w += 2 * LANES<double>) {
         Mask<double> u, t;
         Pack<double> first, second;
@@ -124,7 +131,7 @@ inline void normals_of(const uint32_t* words, int64_t count, double* to) {
 }
 
 // Columns of integers, one row per lane, to int64 rows of a result.
-__attribute__((noinline)) inline void store_integers(int64_t* to, int64_t stride, int64_t rows, int64_t columns,
+NOINLINE void store_integers(int64_t* to, int64_t stride, int64_t rows, int64_t columns,
                                                      const int32_t (*from)[ROWS]) {
     static_assert(LANES<float> == ROWS);
     for (int64_t c = 0; c < columns; c += ROWS) {

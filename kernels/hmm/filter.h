@@ -1,9 +1,9 @@
 // The filter over blocks of sequences, for discrete and for Gaussian observations.
 #pragma once
+#include "blocks.h"
 #include "chain.h"
 
 constexpr int64_t STEPS = 16;  // steps between two writes of the results
-inline int64_t at_most(int64_t x, int64_t limit) { return x < limit ? x : limit; }
 
 // As native.py packs it. Matrices are contiguous, a batch stride of 0 shares them. Absent results are null.
 struct FilterProblem {

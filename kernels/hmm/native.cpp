@@ -7,27 +7,10 @@
 // and observations are transposed on the way in and results on the way out, in the (B, T, S) layout of the reference.
 // Rabiner (1989), "A tutorial on hidden Markov models", eq. 19–20 with the scaling of section V.A.
 #include "backward.h"
-#include "gaussian.h"
+#include "markov.h"
 #include "sample.h"
 
 namespace {
-
-// Calls block(first, rows, scratch) for all sequences; returns the statuses together.
-template <class T, class Block>
-int in_blocks(int64_t batch, int64_t threads, int64_t scratch_packs, Block block) {
-    constexpr int64_t L = LANES<T>;
-    const int64_t blocks = (batch + L - 1) / L;
-    int status = FINE;
-#pragma omp parallel num_threads(int(threads < blocks ? threads : blocks < 1 ? 1 : blocks)) reduction(| : status)
-    {
-        Scratch<T> scratch(scratch_packs);
-        if (!scratch) status |= NO_MEMORY;
-#pragma omp for schedule(static)
-        for (int64_t b = 0; b < blocks; b++)
-            if (scratch) status |= block(b * L, at_most(batch - b * L, L), scratch.take(0));
-    }
-    return status;
-}
 
 template <int STATES, int SYMBOLS, class T>
 int filter_as(const FilterProblem& p) {
@@ -59,11 +42,17 @@ int backward(const BackwardProblem& p) {
     });
 }
 
-template <int FIXED>
-int sample_as(const SampleProblem& p) {
+int sample(const SampleProblem& p) {
     const HmmSampler sampler(p);
     return in_blocks<float>(p.draw.rows(), p.threads, sampler.packs(), [&](int64_t first, int64_t rows, Pack<float>* scratch) {
-        return sampler.block<FIXED>(first, rows, scratch);
+        return sampler.block(first, rows, scratch);
+    });
+}
+
+int sample_markov(const MarkovProblem& p) {
+    const MarkovSampler sampler(p);
+    return in_blocks<double>(p.draw.rows(), p.threads, sampler.packs(), [&](int64_t first, int64_t rows, Pack<double>* scratch) {
+        return sampler.block(first, rows, scratch);
     });
 }
 
@@ -78,4 +67,5 @@ EXPORT int hmm_filter_backward(const BackwardProblem* p, int64_t is_double) {
 EXPORT int gaussian_filter(const GaussianProblem* p, int64_t is_double) {
     return is_double ? gaussian<double>(*p) : gaussian<float>(*p);
 }
-EXPORT int hmm_sample(const SampleProblem* p) { return p->states == 5 ? sample_as<5>(*p) : sample_as<0>(*p); }
+EXPORT int hmm_sample(const SampleProblem* p) { return sample(*p); }
+EXPORT int markov_sample(const MarkovProblem* p) { return sample_markov(*p); }

@@ -13,9 +13,9 @@ from bayesattn_fast.kernels._native import build
 from bayesattn_fast.kernels._native.problem import Draw, check, pointer, rows_of
 
 DTYPES = (torch.float32, torch.float64)
-# The structs of filter.h, backward.h (what follows the filter's), gaussian.h, and sample.h (what follows the draw).
+# The structs of filter.h, backward.h (what follows the filter's), gaussian.h; sample.h and markov.h (after the draw).
 FILTER, UPSTREAM = struct.Struct("=18q"), struct.Struct("=7q")
-GAUSSIAN, SAMPLE = struct.Struct("=16q d"), struct.Struct("=9q")
+GAUSSIAN, SAMPLE, MARKOV = struct.Struct("=16q d"), struct.Struct("=9q"), struct.Struct("=11q")
 
 
 Results = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -148,6 +148,27 @@ def hmm_sample(
     )
     check(library().hmm_sample(problem), "hmm_sample")
     return tokens, targets, predictive, entropy
+
+
+def markov_sample(
+    draw: Draw, length: int, means: Tensor, transition: Tensor, cumulative: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Inputs (R, N, D) float32, targets (R, N), predictive (R, N, S) and entropy (R, N) of tunnels.Markov.
+
+    means (S, D) float32; transition (S, S) float64; cumulative (S, S) int64, rows of weights that end at 2³². Inputs
+    and targets equal the reference's bit for bit; predictive and entropy are float64 results rounded once, within one
+    float32 rounding of the reference's.
+    """
+    rows, (states, dimensions) = draw.rows, means.shape
+    inputs, targets = torch.empty(rows, length, dimensions), torch.empty(rows, length, dtype=torch.int64)
+    predictive, entropy = torch.empty(rows, length, states), torch.empty(rows, length)
+    world = tuple(x.contiguous() for x in (means, transition, cumulative))
+    problem = draw.pack() + MARKOV.pack(
+        *(states, dimensions, length, torch.get_num_threads()),
+        *map(pointer, (*world, inputs, targets, predictive, entropy)),
+    )
+    check(library().markov_sample(problem), "markov_sample")
+    return inputs, targets, predictive, entropy
 
 
 def _is_double(x: Tensor) -> ctypes.c_int64:

@@ -23,9 +23,8 @@ class HmmSampler {
 
     // Packs of scratch: integers first (words, matrices and their sums, tokens, walk), then the filter's.
     int64_t packs() const {
-        return word_count + 2 * S * (S + O) + length + 2 * (K + 1) + S * (S + O) + 3 * S + O + STEPS * (classes + 1);
+        return word_count + 2 * S * (S + O) + length + 2 * (K + 1) + 2 * S * (S + O) + 3 * S + O + STEPS * (classes + 1);
     }
-    template <int FIXED>
     int block(int64_t first, int64_t rows, Pack<float>* scratch) const {
         auto* integers = reinterpret_cast<int32_t(*)[ROWS]>(scratch);
         auto* words = reinterpret_cast<uint32_t(*)[ROWS]>(integers);
@@ -44,7 +43,8 @@ class HmmSampler {
         write_tokens(transition, emission, seen, tokens);
         store_integers(p.tokens + first * length, length, rows, length, tokens);
         store_integers(p.targets + first * K, K, rows, K, p.next_observation ? seen + 1 : states);
-        answer<FIXED>(transition, seen, first, rows, reinterpret_cast<Pack<double>*>(seen + K + 1));
+        auto* rest = reinterpret_cast<Pack<double>*>(seen + K + 1);
+        S == 5 ? answer<5>(transition, seen, first, rows, rest) : answer<0>(transition, seen, first, rows, rest);
         return FINE;
     }
 
@@ -86,19 +86,22 @@ class HmmSampler {
     void answer(const int32_t (*matrices)[ROWS], const int32_t (*seen)[ROWS], int64_t first, int64_t rows,
                 Pack<double>* scratch) const {
         constexpr int L = LANES<double>;
-        Pack<double>* probability = scratch;  // transition, then emission
-        Pack<double>* prior = probability + S * (S + O);
+        const int64_t cells = S * (S + O);
+        Pack<double>* halves = scratch;  // of each half of the lanes: transition, then emission
+        Pack<double>* prior = halves + 2 * cells;
         Pack<double>* likelihood = prior + S;
         Pack<double>* post = likelihood + S;
         Pack<double>* predictive = post + S;
         auto* out = reinterpret_cast<float(*)[ROWS]>(predictive + O);  // STEPS × classes
         auto* bits_out = out + STEPS * classes;
         Pack<double> carried[2][MOST_ENTRIES];
+        for (int half = 0; half < 2; half++)
+            for (int64_t i = 0; i < cells; i++)
+                for (int l = 0; l < L; l++) halves[half * cells + i][l] = matrices[i][half * L + l] / double(TOTAL);
         for (int64_t t0 = 0; t0 < K; t0 += STEPS) {
             const int64_t steps = at_most(K - t0, STEPS);
             for (int half = 0; half < 2; half++) {
-                for (int64_t i = 0; i < S * (S + O); i++)
-                    for (int l = 0; l < L; l++) probability[i][l] = matrices[i][half * L + l] / double(TOTAL);
+                const Pack<double>* probability = halves + half * cells;
                 for (int64_t s = 0; s < S; s++) prior[s] = t0 > 0 ? carried[half][s] : splat(1.0 / double(S));
                 for (int64_t t = 0; t < steps; t++) {
                     Mask<double> o;
@@ -108,10 +111,9 @@ class HmmSampler {
                     propagate<FIXED, 0, double>(S, S, post, probability, prior);
                     if (p.next_observation) propagate<FIXED, 0, double>(S, O, prior, probability + S * S, predictive);
                     const Pack<double>* result = p.next_observation ? predictive : post;
-                    const Pack<double> entropy = entropy_of<0, double>(classes, result);
-                    for (int64_t c = 0; c < classes; c++)
-                        for (int l = 0; l < L; l++) out[t * classes + c][half * L + l] = float(result[c][l]);
-                    for (int l = 0; l < L; l++) bits_out[t][half * L + l] = float(entropy[l]);
+                    const Pack<double> entropy = entropy_quick(classes, result);
+                    for (int64_t c = 0; c < classes; c++) store_single(out[t * classes + c] + half * L, result[c]);
+                    store_single(bits_out[t] + half * L, entropy);
                 }
                 for (int64_t s = 0; s < S; s++) carried[half][s] = prior[s];
             }
