@@ -5,8 +5,9 @@ from typing import NamedTuple
 from torch import Tensor
 
 from bayesattn_fast.kernels.entropy.reference import entropy_bits
-from bayesattn_fast.kernels.regression import reference
+from bayesattn_fast.kernels.regression import native, reference
 from bayesattn_fast.posteriors import checks
+from bayesattn_fast.posteriors.serving import accepted, natively
 
 
 class RegressionPredictive(NamedTuple):
@@ -39,10 +40,14 @@ def regression_predictive(
     checks.positive(tau=tau, sigma=sigma)
     if bins < 2:
         raise ValueError(f"bins must be at least 2; got {bins}")
+    edges = reference.bin_edges(bins, reference.half_range(sizes["d"], tau, sigma))
+    if natively("regression", x, y):
+        *made, status = native.regression(x, y, tau, sigma, edges, validate)
+        if accepted(status, validate=validate):
+            return RegressionPredictive(*made)
     if validate:
         checks.finite("x", x)
         checks.finite("y", y)
     mean, variance, log_likelihood = reference.sequential(x, y, tau, sigma)
-    edges = x.new_tensor(reference.bin_edges(bins, reference.half_range(sizes["d"], tau, sigma)))
-    predictive = reference.binned_normal(mean, variance, edges)
+    predictive = reference.binned_normal(mean, variance, x.new_tensor(edges))
     return RegressionPredictive(mean, variance, predictive, entropy_bits(predictive), log_likelihood.sum(-1))

@@ -26,16 +26,19 @@ class Regression(NamedTuple):
 def sequential(x: Tensor, y: Tensor, tau: float, sigma: float) -> Regression:
     """x (R, L, d), y (R, L), one floating dtype; tau and sigma > 0, the deviations of weights and noise."""
     rows, length, d = x.shape
-    mean, variance = torch.empty_like(y), torch.empty_like(y)
+    means, variances = [], []  # lists, not slices of a tensor: autograd follows them
     weights = x.new_zeros(rows, d)
     covariance = (tau**2 * torch.eye(d, dtype=x.dtype, device=x.device)).repeat(rows, 1, 1)
     for k in range(length):
         spread = (x[:, k, :, None] * covariance).sum(1)
-        mean[:, k] = (weights * x[:, k]).sum(-1)
-        variance[:, k] = sigma**2 + (spread * x[:, k]).sum(-1)
-        gain = spread / variance[:, k, None]
-        weights = weights + gain * (y[:, k] - mean[:, k])[:, None]
+        mean = (weights * x[:, k]).sum(-1)
+        variance = sigma**2 + (spread * x[:, k]).sum(-1)
+        gain = spread / variance[:, None]
+        weights = weights + gain * (y[:, k] - mean)[:, None]
         covariance = covariance - gain[:, :, None] * spread[:, None, :]
+        means.append(mean)
+        variances.append(variance)
+    mean, variance = torch.stack(means, 1), torch.stack(variances, 1)
     log_likelihood = -0.5 * ((y - mean).square() / variance + (2.0 * math.pi * variance).log())
     return Regression(mean, variance, log_likelihood)
 
