@@ -22,7 +22,7 @@ class Compare:
 
 
 def main(words: list[str]) -> int:
-    from ..report import comparison_json, comparison_table, read_runs, write_comparison
+    from ..report import comparison_json, comparison_tables, read_runs, write_comparison
 
     flags = parse(Compare, words, prog="bayesattn compare", description=Compare.__doc__ or "")
     folders = [Path(run) for run in flags.runs]
@@ -31,7 +31,7 @@ def main(words: list[str]) -> int:
     if flags.json:
         print_json(comparison_json(records))
         return 0
-    print_tables(comparison_table(records))
+    print_tables(*comparison_tables(records))
     if page:
         print(f"page: {page}")
     return 0

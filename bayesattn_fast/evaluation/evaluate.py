@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..tunnels.protocol import Batch, Stream, Tunnel
-from .metrics import METRICS, log_of, log_probabilities, pointwise, truth_scores
+from .metrics import METRICS, log_of, log_probabilities, normalised, pointwise, truth_scores
 from .references import (
     BEST_CONSTANT,
     EXACT,
@@ -37,18 +37,22 @@ INPUTS_AT_ONCE = 1 << 16
 class Evaluation:
     """What a model and the reference predictors scored on the same held-out sequences.
 
-    tunnel: its name; seeds: E of them, the first axis of every tensor; sequences: per seed; trained: how many of the P
+    tunnel: the task; seeds: E of them, the first axis of every tensor; sequences: per seed; trained: how many of the P
     scored positions training covered; predictors: scores by name, "model" first; diverged: seed → step at which it
     was frozen, left out of means over seeds.
     """
 
-    tunnel: str
+    tunnel: Tunnel
     seeds: tuple[int, ...]
     sequences: int
-    scored: int
     trained: int
     predictors: dict[str, Scores]
     diverged: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def scored(self) -> int:
+        """P, scored positions of a sequence."""
+        return len(self.tunnel.positions)
 
     @property
     def spans(self) -> dict[str, slice]:
@@ -129,6 +133,7 @@ def evaluate(
     chunk: int | None = None,
     trained: int | None = None,
     diverged: Mapping[int, int] | None = None,
+    references_of: Evaluation | None = None,
     device: torch.device | str = "cpu",
 ) -> Evaluation:
     """Score `predict` and the reference predictors on `sequences` held-out sequences of every seed.
@@ -136,7 +141,9 @@ def evaluate(
     predict: inputs (E, b, N[, d_in]) → logits or log-probabilities (E, b, P, C); the caller has put the model into
     evaluation mode. chunk: sequences per seed in one call of predict; it changes memory, not results. trained: how many
     scored positions training covered, where the tunnel is longer than that. diverged: seed → step of the seeds that
-    training froze. The sequences are those of Stream.HELD_OUT, step 0, which training never draws.
+    training froze. references_of: an earlier evaluation on the same sequences, whose reference scores are taken over:
+    they do not change during training, and are most of the work for a small model. The sequences are those of
+    Stream.HELD_OUT, step 0, which training never draws.
 
     Raises ValueError for an empty request and for logits of another shape.
     """
@@ -155,19 +162,33 @@ def evaluate(
             size = min(chunk, sequences - first)
             yield tunnel.sample(seeds, 0, size, stream=Stream.HELD_OUT, first=first, device=device)
 
-    # The best constant predictors need the whole truth before any of it is scored, and drawing it twice is cheap.
-    mean_predictive, entropies = _truth(batches(), sequences)
-    references = common_references(mean_predictive)
+    known = _reusable(references_of, tunnel, seeds, sequences)
+    references: dict[str, Tensor] = {}
+    if not known:
+        # The best constant predictors need the whole truth before any of it is scored; drawing it twice is cheap.
+        mean_predictive, entropies = _truth(batches(), sequences)
+        references = common_references(mean_predictive)
     totals: dict[str, Totals] = {}
     for batch in batches():
-        truth = truth_scores(batch.predictive, batch.targets)
-        for name, log_q in _predictions(predict, tunnel, batch, references):
-            scores = pointwise(log_q.expand_as(batch.predictive), batch.predictive, batch.targets, truth)
-            totals.setdefault(name, Totals()).add(scores)
-    results = {name: total.result() for name, total in totals.items()}
-    results[BEST_CONSTANT] = results[BEST_CONSTANT].replace(best_constant_entropy(entropies))
-    results[POSITION_ONLY] = results[POSITION_ONLY].replace(best_position_entropy(entropies))
-    return Evaluation(tunnel.name, seeds, sequences, scored, trained, results, dict(diverged or {}))
+        p = normalised(batch.predictive)
+        truth = truth_scores(p, batch.targets)
+        totals.setdefault(MODEL, Totals()).add(pointwise(_log_q(predict, batch), p, batch.targets, truth))
+        for name, log_q in () if known else _reference_predictions(tunnel, batch, references, p):
+            totals.setdefault(name, Totals()).add(pointwise(log_q.expand_as(p), p, batch.targets, truth))
+    results = {name: total.result() for name, total in totals.items()} | known
+    if not known:
+        results[BEST_CONSTANT] = results[BEST_CONSTANT].replace(best_constant_entropy(entropies))
+        results[POSITION_ONLY] = results[POSITION_ONLY].replace(best_position_entropy(entropies))
+    return Evaluation(tunnel, seeds, sequences, trained, results, dict(diverged or {}))
+
+
+def _reusable(earlier: Evaluation | None, tunnel: Tunnel, seeds: tuple[int, ...], sequences: int) -> dict[str, Scores]:
+    """Scores of the references in an earlier evaluation; ValueError where it was of other held-out sequences."""
+    if earlier is None:
+        return {}
+    if (earlier.tunnel, earlier.seeds, earlier.sequences) != (tunnel, seeds, sequences):
+        raise ValueError("references_of must be an evaluation of the same tunnel, seeds and number of sequences")
+    return {name: scores for name, scores in earlier.predictors.items() if name != MODEL}
 
 
 def _truth(batches: Iterator[Batch], sequences: int) -> tuple[Tensor, Tensor]:
@@ -181,18 +202,21 @@ def _truth(batches: Iterator[Batch], sequences: int) -> tuple[Tensor, Tensor]:
     return total / sequences, torch.cat(entropies, dim=1)
 
 
-def _predictions(
-    predict: Predict, tunnel: Tunnel, batch: Batch, references: dict[str, Tensor]
-) -> Iterator[tuple[str, Tensor]]:
-    """Every predictor's ln q on a batch, one at a time so that one is held at a time."""
+def _log_q(predict: Predict, batch: Batch) -> Tensor:
     logits = predict(batch.inputs)
     if logits.shape != batch.predictive.shape:
         raise ValueError(
             f"predict must return logits (E, b, P, C) = {tuple(batch.predictive.shape)}; got {tuple(logits.shape)}"
         )
-    yield MODEL, log_probabilities(logits)
+    return log_probabilities(logits)
+
+
+def _reference_predictions(
+    tunnel: Tunnel, batch: Batch, references: dict[str, Tensor], p: Tensor
+) -> Iterator[tuple[str, Tensor]]:
+    """ln q of every reference on a batch, one at a time so that one is held at a time."""
     for name, probabilities in references.items():
         yield name, log_of(probabilities)
     for name, probabilities in tunnel.reference_predictors(batch).items():
         yield name, log_of(probabilities)
-    yield EXACT, log_of(batch.predictive)
+    yield EXACT, p.log()

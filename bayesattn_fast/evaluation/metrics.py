@@ -6,8 +6,8 @@ With p the exact predictive and q the model's, over C answer classes:
     cross_entropy  −Σ p ln q, in nats            tvd      ½ Σ |p − q|
     accuracy       argmax q = sampled answer     impossible_mass  Σ q over answers with p = 0
 
-Shapes: log_q and predictive (…, C), results (…). Terms with a factor of exactly 0 count 0, so logits of −inf are fine;
-a KL or a cross-entropy is infinite where q rules out an answer that p allows. Everything runs in float64.
+Shapes: log_q and p (…, C) float64, p from `normalised`; results (…). Terms with a factor of exactly 0 count 0, so
+logits of −inf are fine; a KL or a cross-entropy is infinite where q rules out an answer that p allows.
 """
 
 import math
@@ -76,54 +76,49 @@ def log_probabilities(logits: Tensor) -> Tensor:
     return torch.log_softmax(logits.to(torch.float64), dim=-1)
 
 
-def log_of(probabilities: Tensor) -> Tensor:
-    """ln p (…, C) in float64 from probabilities (…, C), renormalised to sum to 1 beyond the rounding of float32."""
-    return normalised(probabilities).log()
-
-
 def normalised(probabilities: Tensor) -> Tensor:
     """Probabilities (…, C) in float64, summing to 1 beyond the rounding of float32."""
     probabilities = probabilities.to(torch.float64)
     return probabilities / probabilities.sum(-1, keepdim=True)
 
 
-def _expectation(weight: Tensor, value: Tensor) -> Tensor:
-    """Σ weight · value, where a weight of exactly 0 counts 0 whatever the value."""
-    return torch.where(weight == 0, 0.0, weight * value).sum(-1)
+def log_of(probabilities: Tensor) -> Tensor:
+    """ln p (…, C) in float64 of probabilities (…, C), renormalised."""
+    return normalised(probabilities).log()
 
 
 def entropy_bits(log_q: Tensor) -> Tensor:
     """H(q) in bits."""
-    return _expectation(log_q.exp(), log_q) * -BITS
+    return torch.special.entr(log_q.exp()).sum(-1) * BITS
 
 
-def cross_entropy_nats(predictive: Tensor, log_q: Tensor) -> Tensor:
+def cross_entropy_nats(p: Tensor, log_q: Tensor) -> Tensor:
     """−Σ p ln q in nats: the loss, in expectation over answers drawn from p."""
-    return -_expectation(normalised(predictive), log_q)
+    return -torch.where(p == 0, 0.0, p * log_q).sum(-1)
 
 
-def kl_bits(predictive: Tensor, log_q: Tensor) -> Tensor:
+def kl_bits(p: Tensor, log_q: Tensor) -> Tensor:
     """KL(p‖q) in bits."""
-    p = normalised(predictive)
-    return _expectation(p, p.log() - log_q) * BITS
+    return (cross_entropy_nats(p, log_q) - torch.special.entr(p).sum(-1)) * BITS
 
 
-def tvd(predictive: Tensor, log_q: Tensor) -> Tensor:
+def tvd(p: Tensor, log_q: Tensor) -> Tensor:
     """Total variation distance, 0 to 1."""
-    return (normalised(predictive) - log_q.exp()).abs().sum(-1) / 2
+    return (p - log_q.exp()).abs().sum(-1) / 2
 
 
-def impossible_mass(predictive: Tensor, log_q: Tensor) -> Tensor:
+def impossible_mass(p: Tensor, log_q: Tensor) -> Tensor:
     """Probability that q gives to answers whose exact probability is 0."""
-    return _expectation((predictive == 0).to(torch.float64), log_q.exp())
+    return torch.where(p == 0, log_q.exp(), 0.0).sum(-1)
 
 
-def accuracy(log_q: Tensor, targets: Tensor) -> Tensor:
+def accuracy(q: Tensor, targets: Tensor) -> Tensor:
     """1 where the most probable class is the target (…), 1/n where the target is one of n that tie, else 0.
 
-    Sharing ties makes chance level exact: uniform predictions score 1/C. NaN where q is NaN.
+    q (…, C): probabilities or their logarithms. Sharing ties makes chance level exact: uniform predictions score 1/C.
+    NaN where q is NaN.
     """
-    best = log_q == log_q.amax(-1, keepdim=True)
+    best = q == q.amax(-1, keepdim=True)
     hit = best.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
     return hit.to(torch.float64) / best.sum(-1)
 
@@ -133,33 +128,33 @@ def sampled_loss_nats(log_q: Tensor, targets: Tensor) -> Tensor:
     return -log_q.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
 
 
-def truth_scores(predictive: Tensor, targets: Tensor) -> dict[str, Tensor]:
+def truth_scores(p: Tensor, targets: Tensor) -> dict[str, Tensor]:
     """What the exact predictive itself scores: entropy in bits and nats, accuracy. Same shapes as `pointwise`."""
-    log_p = log_of(predictive)
-    entropy = entropy_bits(log_p)
+    floor = torch.special.entr(p).sum(-1)
     return {
-        "bayes_entropy_bits": entropy,
-        "bayes_floor": entropy / BITS,
-        "bayes_accuracy": accuracy(log_p, targets),
+        "bayes_entropy_bits": floor * BITS,
+        "bayes_floor": floor,
+        "bayes_accuracy": accuracy(p, targets),
     }
 
 
-def pointwise(log_q: Tensor, predictive: Tensor, targets: Tensor, truth: dict[str, Tensor]) -> dict[str, Tensor]:
+def pointwise(log_q: Tensor, p: Tensor, targets: Tensor, truth: dict[str, Tensor]) -> dict[str, Tensor]:
     """Every metric of one prediction per answer, before averaging.
 
-    log_q and predictive (E, B, P, C), targets (E, B, P) int64, truth from `truth_scores`. Returns (E, B, P) float64 by
-    the names of METRICS; `entropy_mae` is missing, since it exists only after averaging over sequences.
+    log_q and p (E, B, P, C), targets (E, B, P) int64, truth from `truth_scores`. Returns (E, B, P) float64 by the names
+    of METRICS; `entropy_mae` is missing, since it exists only after averaging over sequences.
     """
     entropy = entropy_bits(log_q)
-    loss = cross_entropy_nats(predictive, log_q)
+    loss = cross_entropy_nats(p, log_q)
+    gap = loss - truth["bayes_floor"]
     return truth | {
         "entropy_bits": entropy,
         "entropy_abs_error": (entropy - truth["bayes_entropy_bits"]).abs(),
-        "kl": kl_bits(predictive, log_q),
-        "tvd": tvd(predictive, log_q),
+        "kl": gap * BITS,
+        "tvd": tvd(p, log_q),
         "loss": loss,
-        "gap": loss - truth["bayes_floor"],
+        "gap": gap,
         "sampled_loss": sampled_loss_nats(log_q, targets),
         "accuracy": accuracy(log_q, targets),
-        "impossible_mass": impossible_mass(predictive, log_q),
+        "impossible_mass": impossible_mass(p, log_q),
     }

@@ -63,13 +63,21 @@ def find_warnings(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     ]
 
 
+def beats_floor(row: Mapping[str, Any]) -> bool:
+    """Whether the loss on sampled answers is below the Bayes floor by more than chance: only with other knowledge."""
+    return row["sampled_loss"] - row["bayes_floor"] < -_chance(row)
+
+
+def _chance(row: Mapping[str, Any]) -> float:
+    few = row["sequences"] < FEWEST_SEQUENCES
+    return math.inf if few else SIGNIFICANT * row["sampled_loss_se"] + ROUNDING
+
+
 def _finding(row: Mapping[str, Any]) -> str | None:
-    excess = row["sampled_loss"] - row["bayes_floor"]
-    chance = SIGNIFICANT * row["sampled_loss_se"] + ROUNDING if row["sequences"] >= FEWEST_SEQUENCES else math.inf
     if row["predictor"] == EXACT:
         if math.isinf(row["sampled_loss"]):
             return "the tunnel drew answers that its exact predictive rules out: a bug of the tunnel"
-        if abs(excess) > chance:
+        if abs(row["sampled_loss"] - row["bayes_floor"]) > _chance(row):
             return "the tunnel's sampled answers do not follow its exact predictive: a bug of the tunnel"
     if row["predictor"] == MODEL:
         if row["diverged"] is not None:
@@ -78,7 +86,7 @@ def _finding(row: Mapping[str, Any]) -> str | None:
             return "predictions are not finite; left out of means over seeds"
         if row["gap"] < -ROUNDING:
             return "the loss is below the Bayes floor, which is impossible: a bug"
-        if excess < -chance:
+        if beats_floor(row):
             return (
                 "the loss on sampled answers is below the Bayes floor by more than chance allows: "
                 "a bug, most likely a model that sees the answers"

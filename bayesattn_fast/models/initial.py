@@ -36,3 +36,14 @@ def uniform_weights(seeds: Sequence[int], name: str, shape: tuple[int, ...], low
     for size in shape:
         count *= size
     return (low + (high - low) * uniform(_words(seeds, name, count))).float().reshape(len(seeds), *shape)
+
+
+def sinusoids(rows: int, width: int) -> Tensor:
+    """Waves (rows, width) whose lengths grow geometrically, as in Vaswani et al. (2017, section 3.5).
+
+    A learned table of positions that starts here lets one linear map mean "k places back" everywhere; from small
+    random numbers each place learns that for itself, and associative recall stays on its plateau.
+    """
+    place = torch.arange(rows, dtype=torch.float64)[:, None]
+    rate = float(max(rows, 2)) ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+    return torch.stack([torch.sin(place * rate), torch.cos(place * rate)], -1).flatten(1)[:, :width].float()

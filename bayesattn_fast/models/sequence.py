@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..tunnels.protocol import Tunnel
 from .ensemble import Embedding, LayerNorm, Linear
-from .initial import normal_weights
+from .initial import normal_weights, sinusoids
 
 ModelName = Literal["transformer", "mamba", "lstm", "mlp"]
 
@@ -74,7 +74,7 @@ class SequenceModel(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Weights of every seed, drawn from its own stream: N(0, gain²/fan-in) for maps, N(0, 0.02²) for positions."""
+        """Weights of every seed, drawn from its own stream: N(0, gain²/fan-in) for maps, N(0, 1) for symbols."""
         for name, module in self.named_modules():
             if isinstance(module, Linear):
                 fan_in = module.weight.shape[-1]
@@ -85,7 +85,7 @@ class SequenceModel(nn.Module):
             elif hasattr(module, "reset_seeds"):
                 module.reset_seeds(self.seeds, name)
         if self.pos_embed is not None:
-            self.pos_embed.copy_(normal_weights(self.seeds, "pos_embed", tuple(self.pos_embed.shape[1:]), 0.02))
+            self.pos_embed.copy_(sinusoids(*self.pos_embed.shape[1:]))
 
     def parameter_count(self) -> int:
         """Trainable numbers of one seed."""

@@ -65,20 +65,23 @@ def _save(make: "Callable[[], Figure]", path: Path) -> Path:
 
 def reference_looks(results: Results) -> dict[str, tuple[str, tuple]]:
     """Colour and dash of every reference predictor but the exact posterior, the same in all figures of a run."""
-    names = sorted(name for name in results.references if name != EXACT)
+    names = sorted({*results.comparable, *results.informed})
     return {
         name: (REFERENCE_COLOURS[i % len(REFERENCE_COLOURS)], DASHES[i % len(DASHES)]) for i, name in enumerate(names)
     }
 
 
 def alike(curves: Mapping[str, Sequence[float]]) -> list[list[str]]:
-    """Names whose curves agree within 1 % everywhere, in groups: lines that would hide each other."""
+    """Names whose curves agree everywhere within 1 %, or a thousandth of their largest value, in groups.
+
+    Such lines would hide each other.
+    """
     groups: list[list[str]] = []
     for name, curve in curves.items():
         for group in groups:
-            if all(
-                math.isclose(a, b, rel_tol=0.01, abs_tol=1e-9) for a, b in zip(curve, curves[group[0]], strict=True)
-            ):
+            other = curves[group[0]]
+            least = max(1e-9, 1e-3 * max(map(_finite, [*curve, *other])))
+            if all(math.isclose(a, b, rel_tol=0.01, abs_tol=least) for a, b in zip(curve, other, strict=True)):
                 group.append(name)
                 break
         else:
@@ -101,6 +104,7 @@ def draw_references(
     for names in groups:
         own, dash = looks[names[0]]
         look: dict[str, Any] = {"color": colour or own, "linestyle": dash, "linewidth": 1.3, "label": ", ".join(names)}
+        look["zorder"] = 2.5  # above the model, whose solid line would hide a reference that it equals
         log = ax.get_yscale() == "log"
         values = [math.nan if log and abs(value) < 1e-9 else value for value in curves[names[0]]]
         if len(values) == 1:
@@ -110,7 +114,7 @@ def draw_references(
 
 
 def _reference_curves(results: Results, metric: str) -> dict[str, list[float]]:
-    return {name: [m.mean for m in results.mean_curve(metric, name)] for name in results.references if name != EXACT}
+    return {name: [m.mean for m in results.mean_curve(metric, name)] for name in results.comparable}
 
 
 def entropy_figure(results: Results) -> "Figure":
@@ -173,13 +177,15 @@ def loss_figure(record: RunRecord) -> "Figure":
     gaps = {seed: [a - b for a, b in zip(losses[seed], floors[seed], strict=True)] for seed in losses}
     held_out = [Results.of(record.rows, step=step).summary("gap").mean for step in results.steps]
     levels = {
-        metric: {name: [results.summary(metric, name).mean] for name in results.references if name != EXACT}
+        metric: {name: [results.summary(metric, name).mean] for name in results.comparable}
         for metric in ("loss", "gap")
     }
     log_scale(right, [*held_out, *_flat(gaps.values()), *_flat(levels["gap"].values())])
     left.plot(steps, _mean(floors, results), color=BAYES_COLOUR, linewidth=5, alpha=0.55, label="Bayes floor")
     groups = alike(levels["gap"])
     draw_references(left, results, levels["loss"], groups)
+    told = {name: [results.summary("sampled_loss", name).mean] for name in results.informed}
+    draw_references(left, results, told, [[name] for name in told])
     draw_references(right, results, levels["gap"], groups)
     for ax, curves in ((left, losses), (right, gaps)):
         draw_seeds(ax, steps, list(curves.values()), MODEL_COLOUR)
@@ -225,7 +231,7 @@ def binned_losses(record: RunRecord) -> tuple[list[float], dict[int, list[float]
 
 def predictors_figure(results: Results) -> "Figure":
     """Every predictor's distance from the exact posterior in two scores: the model's seeds against the references."""
-    names = [MODEL, *(name for name in reversed(results.references) if name != EXACT)]
+    names = [MODEL, *reversed(results.comparable)]
     figure = new_figure(WIDTH, 1.5 + 0.32 * len(names))
     axes = figure.subplots(1, 2, sharey=True)
     looks = reference_looks(results)

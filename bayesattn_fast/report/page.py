@@ -14,7 +14,7 @@ from .figures import write_comparison_figure, write_figures
 from .numbers import listed, number
 from .results import Results
 from .run import RunRecord, read_run
-from .tables import SHOWN, by_task, length_lines, table_lines
+from .tables import SHOWN, by_task, informed_notes, length_lines, table_lines
 from .verdict import Verdict, verdict
 
 REFERENCES = {
@@ -29,7 +29,9 @@ CAPTIONS = {
     "entropy": (
         "Entropy by position",
         "How uncertain the predictions are, in bits, after each piece of evidence. The wide grey track is the exact "
-        "posterior; a model that reasons as Bayes does runs inside it. Thin lines are single seeds.",
+        "posterior; a model that reasons as Bayes does runs inside it. Thin lines are single seeds. The best "
+        "position-only predictor is on the track by construction, though it reads no context; the next figure tells it "
+        "from Bayes.",
     ),
     "kl": (
         "Distance by position",
@@ -135,7 +137,8 @@ def run_sections(record: RunRecord, figures: Mapping[str, Path]) -> Iterator[Sec
         f"{results.sequences:,} held-out sequences per seed, {results.scored} scored positions in each, after training "
         f"step {results.step:,}. The lines below the model are predictors that were not trained."
     )
-    yield Section("Result", texts=[about], tables=[_result_grid(results)])
+    told = [f"{text}." for text in informed_notes(results)]
+    yield Section("Result", texts=[about, *told], tables=[_result_grid(results)])
     if lengths := list(length_lines(record.rows)):
         lines = [Line("mean" if name == MODEL else "reference", name, cells) for name, *cells in lengths]
         yield Section("Beyond the trained length", tables=[Grid("predictor", LENGTH_COLUMNS, lines)])
@@ -146,7 +149,7 @@ def run_sections(record: RunRecord, figures: Mapping[str, Path]) -> Iterator[Sec
 
 
 LENGTH_COLUMNS = (
-    Metric("positions", "", "Scored positions of the sequences."),
+    Metric("positions", "", "Scored positions: trained + beyond."),
     *(
         Metric(f"{METRICS[metric].label}, {span}", METRICS[metric].unit, METRICS[metric].definition)
         for metric in ("kl", "entropy_abs_error")

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from ..evaluation.metrics import METRICS
 from ..evaluation.references import BEST_CONSTANT, EXACT, POSITION_ONLY, UNIFORM
-from ..evaluation.summary import MODEL, Interval, find_warnings, interval
+from ..evaluation.summary import MODEL, Interval, beats_floor, find_warnings, interval
 
 Row = Mapping[str, Any]
 
@@ -79,9 +79,26 @@ class Results:
 
     @property
     def references(self) -> tuple[str, ...]:
-        """All predictors but the model, farthest from the exact posterior (in KL) first."""
+        """All predictors but the model: farthest (in KL) first; exact posterior and informed ones last."""
         names = [name for name in dict.fromkeys(row["predictor"] for row in self.rows) if name != MODEL]
-        return tuple(sorted(names, key=lambda name: (name == EXACT, -self.summary("kl", name).mean)))
+        late = (EXACT, *self.informed)
+        return tuple(
+            sorted(names, key=lambda name: (name in late, name in self.informed, -self.summary("kl", name).mean))
+        )
+
+    @property
+    def comparable(self) -> tuple[str, ...]:
+        """The references to beat: neither the exact posterior nor told more than the inputs show."""
+        return tuple(name for name in self.references if name != EXACT and name not in self.informed)
+
+    @property
+    def informed(self) -> tuple[str, ...]:
+        """References told more than the inputs show: their loss on sampled answers is below the Bayes floor.
+
+        Their distance from the posterior measures what they are told, not how well they reason.
+        """
+        rows = [row for row in self.rows if row["span"] == "all" and row["predictor"] not in (MODEL, EXACT)]
+        return tuple(dict.fromkeys(row["predictor"] for row in rows if beats_floor(row)))
 
     @property
     def spans(self) -> tuple[str, ...]:

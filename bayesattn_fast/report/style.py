@@ -131,6 +131,11 @@ def log_scale(ax: "Axes", values: Sequence[float], axis: str = "y") -> None:
     (ax.set_yscale if axis == "y" else ax.set_xscale)("log", nonpositive="mask")
     (ax.set_ylim if axis == "y" else ax.set_xlim)(lowest / 3, max(highest, lowest * 1.01) * 2)
     ticks = ax.yaxis if axis == "y" else ax.xaxis
-    ticks.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 3.0)))
-    ticks.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ticks.set_major_locator(LogLocator(subs=(1.0,) if wide or lowest < 1e-3 else (1.0, 3.0)))
+    ticks.set_major_formatter(FuncFormatter(_power))
     ticks.set_minor_formatter(FuncFormatter(lambda value, _: ""))
+
+
+def _power(value: float, _: object) -> str:
+    """Tick label: 0.01 down to a thousandth, powers of ten below."""
+    return f"{value:g}" if value > 9e-4 else f"$10^{{{round(math.log10(value))}}}$"

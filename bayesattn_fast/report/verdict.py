@@ -3,7 +3,6 @@
 import math
 from dataclasses import dataclass
 
-from ..evaluation.references import EXACT
 from ..evaluation.summary import MODEL
 from .numbers import number
 from .results import CONTEXT_FREE, Results
@@ -59,7 +58,7 @@ def _seeds_below(results: Results, reference: str) -> int:
 
 def _ladder(results: Results) -> str:
     """Between which of the task's own reference predictors the model stands; empty where the task has none."""
-    own = [name for name in results.references if name not in (*CONTEXT_FREE, EXACT)]
+    own = [name for name in results.comparable if name not in CONTEXT_FREE]
     mean = results.summary("kl").mean
     better = [name for name in own if results.summary("kl", name).mean <= mean]
     worse = [name for name in own if results.summary("kl", name).mean > mean]

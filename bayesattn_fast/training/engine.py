@@ -124,7 +124,7 @@ class Engine:
 
     def checkpoint(self) -> Checkpoint:
         """Everything needed to go on exactly."""
-        tensors = {f"model.{name}": parameter for name, parameter in self.model.named_parameters()}
+        tensors: dict[str, Tensor] = {f"model.{name}": parameter for name, parameter in self.model.named_parameters()}
         for name, parameter in self.model.named_parameters():
             for key, value in self.optimizer.state[parameter].items():
                 tensors[f"optimizer.{key}.{name}"] = value

@@ -67,20 +67,23 @@ def fit(
     with folders.locked(folder), _stop_on_interrupt() as stopped:
         rows = _restore(engine, folder) if resume and (folder / folders.CHECKPOINT).exists() else []
         training = config.training
+        last = None
         if not rows:
-            rows += _evaluate(engine).to_rows(step=0)
+            last = _evaluate(engine)
+            rows += last.to_rows(step=0)
         while engine.step < training.steps:
             result = engine.update()
             if on_step is not None:
                 on_step(engine.step, result)
             if engine.step % training.eval_every == 0 and engine.step < training.steps:
-                rows += _evaluate(engine).to_rows(step=engine.step)
+                last = _evaluate(engine, last)
+                rows += last.to_rows(step=engine.step)
             if stopped():
                 _save(engine, folder, rows)
                 raise Interrupted(folder, engine.step)
             if engine.step % training.checkpoint_every == 0 and engine.step < training.steps:
                 _save(engine, folder, rows)
-        final = _evaluate(engine)
+        final = _evaluate(engine, last)
         rows = [row for row in rows if row["step"] < engine.step] + final.to_rows(step=engine.step)
         _save(engine, folder, rows)
     return Run(folder, config, final, _diverged(engine))
@@ -96,7 +99,8 @@ def load_engine(folder: Path, device: torch.device | str = "cpu") -> Engine:
     return engine
 
 
-def _evaluate(engine: Engine) -> Evaluation:
+def _evaluate(engine: Engine, before: Evaluation | None = None) -> Evaluation:
+    # The truth and the reference predictors do not change during a run; the evaluation before has them.
     config = engine.config
     return evaluate(
         engine.predictor(),
@@ -105,6 +109,7 @@ def _evaluate(engine: Engine) -> Evaluation:
         sequences=config.training.eval_sequences,
         device=engine.device,
         diverged=_diverged(engine),
+        references_of=before,
     )
 
 

@@ -21,7 +21,7 @@ PRESETS: dict[str, dict[str, Tunnel]] = {
         "bijection": Bijection(symbols=8, pairs=7),
         "hmm": Hmm(observations=10),
         "regression": Regression(pairs=16),
-        "recall": Recall(pairs=8, symbols=32, fillers=4),
+        "recall": Recall(pairs=8, symbols=32, fillers=4, queries=8),
         "markov": Markov(chain=65),
     },
     "paper": {

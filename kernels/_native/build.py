@@ -23,11 +23,11 @@ HERE = Path(__file__).parent
 # Linking is a step of its own without any fast-math flag: g++ would otherwise add a start-up file that switches the
 # whole process to flush-to-zero.
 FLAGS = (
-    "-std=c++17 -O3 -march=native -mprefer-vector-width=512 -fopenmp -fPIC -fvisibility=hidden "
-    "-fno-math-errno -fno-trapping-math -fno-signed-zeros -fassociative-math -freciprocal-math "
-    "-ffp-contract=fast -Wno-psabi"
-).split()
-LINK_FLAGS = "-shared -fopenmp".split()
+    *("-std=c++17", "-O3", "-march=native", "-mprefer-vector-width=512", "-fopenmp", "-fPIC", "-fvisibility=hidden"),
+    *("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math", "-freciprocal-math"),
+    *("-ffp-contract=fast", "-Wno-psabi"),
+)
+LINK_FLAGS = ["-shared", "-fopenmp"]
 # A source whose first line is EXACT is compiled so that every float operation is rounded as written: such results have
 # the same bits from every compiler, and from the reference.
 EXACT = "// build: exact"
@@ -118,9 +118,8 @@ def _build(source: Path, library: Path, compiler_path: str) -> None:
                 detail = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[-300:])
                 raise NativeUnavailable(f"building {source.parent.name} failed: {detail.strip()}")
         os.replace(shared, library)
-    _say(
-        f"compiled the native {source.parent.name} kernel in {time.perf_counter() - started:.1f} s (kept in {library.parent})"
-    )
+    seconds = time.perf_counter() - started
+    _say(f"compiled the native {source.parent.name} kernel in {seconds:.1f} s (kept in {library.parent})")
 
 
 @functools.cache

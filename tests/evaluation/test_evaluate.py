@@ -188,6 +188,19 @@ def test_seed_frozen_by_training_is_named_with_its_step_and_left_out_of_the_mean
     assert {row["diverged"] for row in evaluation.to_rows() if row["seed"] == 8} == {412}
 
 
+def test_reference_scores_taken_from_an_earlier_evaluation_equal_computed_ones() -> None:
+    first = evaluate(exact, URN, [0, 5], sequences=40)
+    assert_equal_scores(
+        evaluate(blurred, URN, [0, 5], sequences=40, references_of=first),
+        evaluate(blurred, URN, [0, 5], sequences=40),
+        0.0,
+    )
+    for other in ({"seeds": [0, 6]}, {"sequences": 41}, {"tunnel": Urn(draws=6)}):
+        request = {"tunnel": URN, "seeds": [0, 5], "sequences": 40} | other
+        with pytest.raises(ValueError, match="references_of must be an evaluation of the same"):
+            evaluate(blurred, **request, references_of=first)
+
+
 def test_longer_tunnel_reports_trained_positions_apart() -> None:
     evaluation = evaluate(lambda inputs: blurred(inputs), URN.with_length(7), [0, 1], sequences=30, trained=5)
     kl = evaluation.predictors[MODEL].by_position["kl"]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bayesattn_fast.evaluation import metrics
 
-BIAS = torch.tensor([0.5, 0.25, 0.25, 0.0])
+BIAS = torch.tensor([0.5, 0.25, 0.25, 0.0], dtype=torch.float64)
 
 
 def logs(*probabilities: float) -> Tensor:
@@ -60,8 +60,8 @@ def test_predictions_that_are_not_finite_give_nan_and_never_a_score() -> None:
 
 
 def test_float32_truth_does_not_put_a_loss_below_its_floor() -> None:
-    predictive = torch.full((13,), 1 / 13)  # sums to 1 + 1e-7 in float32
-    log_q = metrics.log_of(predictive)
+    raw = torch.full((13,), 1 / 13)  # sums to 1 + 1e-7 in float32
+    predictive, log_q = metrics.normalised(raw), metrics.log_of(raw)
     truth = metrics.truth_scores(predictive, torch.tensor(0))
     assert float(metrics.cross_entropy_nats(predictive, log_q) - truth["bayes_floor"]) == pytest.approx(0.0, abs=1e-15)
 

@@ -4,6 +4,7 @@ import dataclasses
 import json
 
 import pytest
+
 from bayesattn_fast.training import RunConfig, TrainingConfig, parse_seeds, preset
 
 
@@ -17,7 +18,7 @@ def test_seeds_are_a_count_a_range_or_a_list(text: object, seeds: tuple[int, ...
 
 @pytest.mark.parametrize("text", ["a:b", "3:3", "0", "-1", "1:2:3", "4,4", "", "1.5", "-3:2", str(2**63) + ","])
 def test_bad_seeds_are_refused_with_what_is_accepted(text: str) -> None:
-    with pytest.raises(ValueError, match="seeds must .*got"):
+    with pytest.raises(ValueError, match=r"seeds must .*got"):
         parse_seeds(text)
 
 

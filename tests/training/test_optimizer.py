@@ -4,9 +4,10 @@ import math
 
 import pytest
 import torch
+from torch.nn import Parameter
+
 from bayesattn_fast.training import TrainingConfig
 from bayesattn_fast.training import optimizer as opt
-from torch.nn import Parameter
 
 
 def parameters_with_gradients() -> list[Parameter]:
