@@ -41,7 +41,7 @@ def plain_filter(
 def launch(
     transition: Tensor, emission: Tensor, observations: Tensor, initial: Tensor, lengths: Maybe, validate: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The native filter's results and status () int64; arguments as in posteriors.hmm_filter, initial (B, S) or (S,)."""
+    """The native filter's results and status () int64; arguments of posteriors.hmm_filter, initial (B, S) or (S,)."""
     fields, status = native.hmm_filter(transition, emission, observations, initial, lengths, validate)
     return (*fields, torch.tensor(status))
 
@@ -95,7 +95,9 @@ launch_backward.register_autograd(_refuse)
 
 def _fold(size: int, in_dims: tuple[int | None, ...], tensors: tuple[Maybe, ...], batched: int) -> list[Maybe]:
     """Join vmap's axis with the batch. Shared matrices get a batch axis first, by stride where they can."""
-    rows = next(t.shape[0 if d is None else (0 if d else 1)] for t, d in [(tensors[batched], in_dims[batched])] if t is not None)
+    always = tensors[batched]
+    assert always is not None
+    rows = always.shape[1 if in_dims[batched] == 0 else 0]
     folded: list[Maybe] = []
     for tensor, dim, own in zip(tensors, in_dims, _OWN_DIMS, strict=True):
         if tensor is not None:
@@ -105,6 +107,13 @@ def _fold(size: int, in_dims: tuple[int | None, ...], tensors: tuple[Maybe, ...]
             tensor = tensor.flatten(0, 1)
         folded.append(tensor)
     return folded
+
+
+def _joined(size: int, tensor: Maybe, dim: int | None) -> Maybe:
+    """A tensor that always has a batch axis, with vmap's axis joined to it."""
+    if tensor is None:
+        return None
+    return (tensor.unsqueeze(0).expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)).flatten(0, 1)
 
 
 # Axes of one sequence's share of transition, emission, observations, initial and lengths.
@@ -125,7 +134,8 @@ class _Filter(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *upstream: Maybe) -> tuple[Maybe, ...]:
-        d_transition, d_emission, d_initial = _FilterBackward.apply(*upstream[:4], *ctx.saved_tensors)
+        made: Any = _FilterBackward.apply(*upstream[:4], *ctx.saved_tensors)
+        d_transition, d_emission, d_initial = made
         return d_transition, d_emission, None, d_initial, None, None
 
     @staticmethod
@@ -172,14 +182,11 @@ class _FilterBackward(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
         size = info.batch_size
-        inputs = _fold(size, in_dims[4:9], args[4:9], 6 - 4)
-        rest = [
-            None if t is None else (t.unsqueeze(0).expand(size, *t.shape) if d is None else t.movedim(d, 0)).flatten(0, 1)
-            for t, d in zip((*args[:4], args[9]), (*in_dims[:4], in_dims[9]), strict=True)
-        ]
+        inputs = _fold(size, in_dims[4:9], args[4:9], 2)
+        rest = [_joined(size, t, d) for t, d in zip((*args[:4], args[9]), (*in_dims[:4], in_dims[9]), strict=True)]
         gradients = _FilterBackward.apply(*rest[:4], *inputs, rest[4])
         # A matrix that a whole batch shares has one gradient.
-        shared = [t.dim() - (d is not None) == own for t, d, own in zip((args[4], args[5], args[7]), (in_dims[4], in_dims[5], in_dims[7]), (2, 2, 1), strict=True)]
+        shared = [args[i].dim() - (in_dims[i] is not None) == own for i, own in ((4, 2), (5, 2), (7, 1))]
         split = [g.unflatten(0, (size, -1)) for g in gradients]
         return tuple(g.sum(1) if one else g for g, one in zip(split, shared, strict=True)), (0, 0, 0)
 

@@ -87,7 +87,8 @@ def hmm_filter(
 
 def _check_out(out: HmmFilter, sizes: dict[str, int], like: Tensor, *inputs: Tensor) -> None:
     b, t, s, o = (sizes[letter] for letter in "BTSO")
-    for name, shape in (("posterior", (b, t, s)), ("predictive", (b, t, o)), ("log_evidence", (b,)), ("entropy", (b, t))):
+    shapes = {"posterior": (b, t, s), "predictive": (b, t, o), "log_evidence": (b,), "entropy": (b, t)}
+    for name, shape in shapes.items():
         field = getattr(out, name)
         if (field.shape, field.dtype, field.device) != (shape, like.dtype, like.device) or not field.is_contiguous():
             raise ValueError(

@@ -31,7 +31,7 @@ LINK_FLAGS = ["-shared", "-fopenmp"]
 # A source whose first line is EXACT is compiled so that every float operation is rounded as written: such results have
 # the same bits from every compiler, and from the reference.
 EXACT = "// build: exact"
-EXACT_FLAGS = "-fsigned-zeros -fno-associative-math -fno-reciprocal-math -ffp-contract=off".split()
+EXACT_FLAGS = ("-fsigned-zeros", "-fno-associative-math", "-fno-reciprocal-math", "-ffp-contract=off")
 
 
 class NativeUnavailable(RuntimeError):

@@ -45,7 +45,7 @@ def recall(
     dtype: torch.dtype = torch.float64,
     validate: bool = True,
 ) -> tuple[Tensor, Tensor, int]:
-    """Predictive (R, M, values) and entropy (R, M); the status has REFUSED for what is stored twice or has no answer."""
+    """Predictive (R, M, values) and entropy (R, M); the status is REFUSED for what is stored twice or has no answer."""
     rows, stored = stored_keys.shape
     inputs = [x.contiguous() for x in (stored_keys, stored_values, queries)]
     asked = queries.shape[1]
@@ -58,11 +58,12 @@ def recall(
 def bijection_sample(
     draw: Draw, symbols: int, pairs: int, *, separator: bool, shared_symbols: bool, with_replacement: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Tokens (R, N), targets (R, L), predictive (R, L, V), entropy (R, L) of tunnels.Bijection: the reference's bits."""
+    """Tokens (R, N), targets (R, L), predictive (R, L, V), entropy (R, L) of tunnels.Bijection: reference's bits."""
     stride = 3 if separator else 2
     made = _batch(draw.rows, stride * (pairs - 1) + 1, pairs, symbols)
     sizes = (symbols, pairs, stride, shared_symbols, with_replacement, torch.get_num_threads())
-    check(library().bijection_sample(draw.pack() + BIJECTION_SAMPLE.pack(*sizes, *map(pointer, made))), "bijection_sample")
+    problem = draw.pack() + BIJECTION_SAMPLE.pack(*sizes, *map(pointer, made))
+    check(library().bijection_sample(problem), "bijection_sample")
     return made
 
 
@@ -74,7 +75,8 @@ def recall_sample(
     made = _batch(draw.rows, length, queries, symbols)
     unseen_below = int(p_unseen * 2**32) if p_unseen > 0 else -1
     sizes = (pairs, symbols, fillers, queries, unseen_below, torch.get_num_threads())
-    check(library().recall_sample(draw.pack() + RECALL_SAMPLE.pack(*sizes, *map(pointer, made))), "recall_sample")
+    problem = draw.pack() + RECALL_SAMPLE.pack(*sizes, *map(pointer, made))
+    check(library().recall_sample(problem), "recall_sample")
     return made
 
 

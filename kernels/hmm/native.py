@@ -1,4 +1,4 @@
-"""Launches native.cpp: results of reference.py and of the posteriors made from it, for float32 and float64 on the CPU."""
+"""Launches native.cpp: results of reference.py and of the posteriors made from it, in float32 and float64."""
 
 import ctypes
 import functools
