@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from .training import Run, RunConfig, TrainingConfig, fit, parse_seeds, preset
-from .training.fit import OnStep
+from .training.lifecycle import OnStep
 from .training.run import default_folder
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..training import RunConfig
 from ..training.engine import StepResult
-from ..training.fit import OnStep
+from ..training.lifecycle import OnStep
 
 
 def _numbers(result: StepResult) -> str:

@@ -4,11 +4,17 @@ from collections.abc import Sequence
 
 from ..tunnels.protocol import Tunnel
 from .lstm import LSTMBlock
+from .mamba import Mamba, MambaBlock
 from .mlp import MLPBlock
 from .sequence import BlockFactory, ModelConfig, SequenceModel
 from .transformer import TransformerBlock
 
-BLOCKS: dict[str, BlockFactory] = {"transformer": TransformerBlock, "lstm": LSTMBlock, "mlp": MLPBlock}
+BLOCKS: dict[str, BlockFactory] = {
+    "transformer": TransformerBlock,
+    "mamba": MambaBlock,
+    "lstm": LSTMBlock,
+    "mlp": MLPBlock,
+}
 
 
 def build(config: ModelConfig, tunnel: Tunnel, seeds: Sequence[int]) -> SequenceModel:
@@ -18,4 +24,4 @@ def build(config: ModelConfig, tunnel: Tunnel, seeds: Sequence[int]) -> Sequence
     return SequenceModel(config, tunnel, seeds, BLOCKS[config.model])
 
 
-__all__ = ["BLOCKS", "ModelConfig", "SequenceModel", "build"]
+__all__ = ["BLOCKS", "Mamba", "ModelConfig", "SequenceModel", "build"]

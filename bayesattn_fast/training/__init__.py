@@ -2,7 +2,7 @@
 
 from .config import RunConfig, TrainingConfig, parse_seeds
 from .engine import Engine
-from .fit import Interrupted, Run, fit, load_engine
+from .lifecycle import Interrupted, Run, fit, load_engine
 from .presets import PRESETS, preset
 
 __all__ = [

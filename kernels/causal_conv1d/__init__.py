@@ -1,0 +1,1 @@
+"""Short causal depthwise convolution with an optional SiLU."""
