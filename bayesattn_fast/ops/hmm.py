@@ -169,9 +169,8 @@ class _FilterBackward(torch.autograd.Function):
 
             return torch.func.vjp(results, *tensors[:3])[1](tuple(tensors[3:]))
 
-        outputs, pullback = torch.func.vjp(
-            first_derivative, transition, emission, initial, *(upstream[i] for i in given)
-        )
+        tensors = (transition, emission, initial, *(upstream[i] for i in given))
+        outputs, pullback = torch.func.vjp(first_derivative, *tensors)[:2]
         filled = tuple(torch.zeros_like(o) if a is None else a for o, a in zip(outputs, above, strict=True))
         d_transition, d_emission, d_initial, *d_given = pullback(filled)
         d_upstream: list[Maybe] = [None] * 4
@@ -207,7 +206,7 @@ def hmm_filter(
     if out is not None or not _transformed(transition, emission, initial):
         return native.hmm_filter(transition, emission, observations, initial, lengths, validate, out)
     *fields, status = _Filter.apply(transition, emission, observations, initial, lengths, validate)
-    return (*fields,), status  # type: ignore[return-value]
+    return (*fields,), status
 
 
 def _transformed(*inputs: Tensor) -> bool:
