@@ -33,7 +33,7 @@ def regression_predictive(
     x (B, L, d), y (B, L), one floating dtype, which the result keeps. The bins are equal on ±3·√(sigma² + d·tau²),
     the two end bins take the tails. Raises ValueError naming the argument for tau or sigma ≤ 0, bins < 2, or the first
     entry that is not finite. validate=False checks shapes only.
-    Rank-one updates (Sherman and Morrison 1950); Bishop (2006), section 3.3.
+    Rank-one updates of a factorised covariance (Bierman 1977); Bishop (2006), section 3.3.
     """
     sizes = checks.shapes(x=(x, "B L d"), y=(y, "B L"))
     checks.floating(x=x, y=y)

@@ -352,6 +352,22 @@ template <class T>
 inline Pack<T> surprise(Pack<T> p) {
     return p < Format<T>::SMALLEST ? Pack<T>{} : p * -log2_of(p);
 }
+template <int FIXED, class T>
+inline Pack<T> entropy_of(int64_t count, const Pack<T>* p) {
+    const int64_t C = FIXED ? FIXED : count;
+    Pack<T> sum{};
+#pragma GCC unroll 8
+    for (int64_t c = 0; c < C; c++) sum += surprise<T>(p[c]);
+    return sum < T(0) ? Pack<T>{} : sum;
+}
+
+// −1 in the lanes that are NaN or infinite.
+template <class T>
+inline Mask<T> not_finite(Pack<T> x) {
+    const Pack<T> zero = x - x;
+    return ~(zero == T(0));
+}
+
 // 2^n·x for whole n, |n| ≤ 2·BIAS, into the denormals.
 template <class T>
 inline Pack<T> scaled(Pack<T> x, Mask<T> n) {

@@ -100,22 +100,6 @@ inline void likelihoods(int64_t states, int64_t symbols, const Pack<T>* emission
     }
 }
 
-template <int FIXED, class T>
-inline Pack<T> entropy_of(int64_t count, const Pack<T>* p) {
-    const int64_t C = FIXED ? FIXED : count;
-    Pack<T> sum{};
-#pragma GCC unroll 8
-    for (int64_t c = 0; c < C; c++) sum += surprise<T>(p[c]);
-    return sum < T(0) ? Pack<T>{} : sum;
-}
-
-// −1 in the lanes that are NaN or infinite.
-template <class T>
-inline Mask<T> not_finite(Pack<T> x) {
-    const Pack<T> zero = x - x;
-    return ~(zero == T(0));
-}
-
 // −1 in the lanes where some entry is negative or NaN, or a row does not sum to 1 within 1e-4.
 template <class T>
 inline Mask<T> not_distributions(const Pack<T>* matrix, int64_t rows, int64_t columns) {

@@ -1,19 +1,11 @@
-// Bayesian linear regression, one sequence per lane: the update of reference.py, and the binned normal.
+// Bayesian linear regression, one sequence per lane: Bierman's update, and the binned normal.
+// G. J. Bierman (1977), "Factorization methods for discrete sequential estimation", section V.3.
 #pragma once
 #include "blocks.h"
 
-// ½ erfc(x) for x ≥ 0: relative error 3e-7 (float), 2e-15 (double); 0 where it is below the smallest number.
+// ½ erfc(x) for x ≥ 0: relative error 2e-15; 0 where it is below the smallest number.
 //   erfc x = e^(−x²) f(t)/(1 + 2x),  t = (x − 5/2)/(x + 5/2)
 // with f by Chebyshev interpolation on [−1, 1]; the form is Shepherd and Laframboise's (1981).
-inline Pack<float> half_erfc(Pack<float> x) {
-    static constexpr float C[] = {1.26483818f,      -0.1223567694f,   -0.09902423965f,  0.157630376f,
-                                  -0.1029705553f,   0.0327554827f,    9.468088732e-4f,  -4.358277227e-3f,
-                                  4.632798436e-4f,  5.834769349e-4f,  -6.389437193e-5f, -6.471063822e-5f};
-    x = x > 11.0f ? splat(11.0f) : x;
-    const Pack<float> high = x * x, low = fused(x, x, -high), a = x + 2.5f, b = 2.0f * x + 1.0f, r = 0.5f / (a * b);
-    const Pack<float> e = exponential(-high);
-    return (e - e * low) * horner((x - 2.5f) * b * (r + r), C) * (a * r);
-}
 inline Pack<double> half_erfc(Pack<double> x) {
     static constexpr double C[] = {1.26483818436686148,     -0.122356763082381968,   -0.099024539573609547,
                                    0.157629919021244807,    -0.102967056037892992,   0.0327608933205079606,
@@ -28,74 +20,74 @@ inline Pack<double> half_erfc(Pack<double> x) {
     const Pack<double> e = exponential(-high);
     return (e - e * low) * horner((x - 2.5) * b * (r + r), C) * (a * r);
 }
-template <class T>
-inline Pack<T> root(Pack<T> x) {
-    for (int i = 0; i < LANES<T>; i++) x[i] = std::sqrt(x[i]);
+inline Pack<double> root(Pack<double> x) {
+    for (int i = 0; i < LANES<double>; i++) x[i] = std::sqrt(x[i]);
     return x;
 }
 
-// What is known about the weights: mean (D) and the upper triangle of the covariance.
-template <class T>
+// What is known about the weights: mean (D), and the covariance as U diag(spread) Uᵀ with U unit upper triangular.
 class Weights {
    public:
-    static int64_t packs(int64_t D) { return 2 * D + D * (D + 1) / 2; }
-    Weights(int64_t dimensions, double tau, double sigma, Pack<T>* scratch)
-        : D(dimensions), noise(T(sigma * sigma)), mean(scratch), spread(mean + D), covariance(spread + D) {
-        for (int64_t i = 0, at = 0; i < D; i++) {
-            mean[i] = Pack<T>{};
-            for (int64_t j = i; j < D; j++) covariance[at++] = splat(i == j ? T(tau * tau) : T(0));
-        }
+    static int64_t packs(int64_t D) { return 6 * D + 1 + D * D; }
+    Weights(int64_t dimensions, double tau, double sigma, Pack<double>* scratch)
+        : D(dimensions), mean(scratch), spread(mean + D), seen(spread + D), moved(seen + D), gain(moved + D),
+          total(gain + D), factor(total + D + 1) {
+        for (int64_t i = 0; i < D; i++) mean[i] = Pack<double>{}, spread[i] = splat(tau * tau);
+        for (int64_t i = 0; i < D * D; i++) factor[i] = Pack<double>{};
+        total[0] = splat(sigma * sigma);
     }
-    // Mean and variance of y at x (D).
-    void predict(const Pack<T>* x, Pack<T>& centre, Pack<T>& variance) {
-        for (int64_t i = 0; i < D; i++) spread[i] = Pack<T>{};
-        for (int64_t i = 0, at = 0; i < D; i++) {
-            spread[i] = fused(covariance[at++], x[i], spread[i]);
-            for (int64_t j = i + 1; j < D; j++, at++) {
-                spread[i] = fused(covariance[at], x[j], spread[i]);
-                spread[j] = fused(covariance[at], x[i], spread[j]);
+    // Mean and variance of y at x (D). The variance is a sum of positive terms.
+    void predict(const Pack<double>* x, Pack<double>& centre, Pack<double>& variance) {
+        centre = Pack<double>{};
+        for (int64_t j = 0; j < D; j++) {
+            centre = fused(mean[j], x[j], centre);
+            seen[j] = x[j];
+            for (int64_t i = 0; i < j; i++) seen[j] = fused(factor[j * D + i], x[i], seen[j]);
+            moved[j] = spread[j] * seen[j];
+            total[j + 1] = fused(seen[j], moved[j], total[j]);
+        }
+        variance = total[D];
+    }
+    // After predict: learn what y was beyond its mean. Bierman's update: the spread shrinks by quotients below 1.
+    void learn(Pack<double> residual) {
+        Pack<double> before = 1.0 / total[0];
+        for (int64_t j = 0; j < D; j++) {
+            const Pack<double> after = 1.0 / total[j + 1], back = -seen[j] * before;
+            spread[j] *= total[j] * after;
+            gain[j] = moved[j];
+            for (int64_t i = 0; i < j; i++) {
+                const Pack<double> old = factor[j * D + i];
+                factor[j * D + i] = fused(gain[i], back, old);
+                gain[i] = fused(old, moved[j], gain[i]);
             }
+            before = after;
         }
-        centre = Pack<T>{}, variance = Pack<T>{};
-        for (int64_t i = 0; i < D; i++) {
-            centre = fused(mean[i], x[i], centre);
-            variance = fused(spread[i], x[i], variance);
-        }
-        variance += noise;
-    }
-    // After predict: learn y.
-    void learn(Pack<T> residual, Pack<T> variance) {
-        const Pack<T> scale = T(1) / variance, step = residual * scale;
-        for (int64_t i = 0, at = 0; i < D; i++) {
-            mean[i] = fused(spread[i], step, mean[i]);
-            const Pack<T> gain = -spread[i] * scale;
-            for (int64_t j = i; j < D; j++, at++) covariance[at] = fused(gain, spread[j], covariance[at]);
-        }
+        const Pack<double> step = residual * before;
+        for (int64_t i = 0; i < D; i++) mean[i] = fused(gain[i], step, mean[i]);
     }
 
    private:
     const int64_t D;
-    const T noise;
-    Pack<T>*mean, *spread, *covariance;
+    Pack<double>*mean, *spread, *seen, *moved, *gain, *total, *factor;  // factor[j·D + i] = U_ij for i < j
 };
 
 // Probabilities of `classes` bins with inner edges under N(mean, variance); each edge costs one erfc, of its distance
 // from the mean, so that no bin is a difference of numbers near 1.
-template <class T>
-inline void binned_normal(Pack<T> mean, Pack<T> variance, const T* edges, int64_t classes, Pack<T>* p) {
-    const Pack<T> scale = T(1) / root<T>(variance + variance);
-    Pack<T> tail{};               // mass beyond the lower edge, on the far side from the mean
-    Mask<T> left = Mask<T>{} - 1;  // the lower edge lies left of the mean
+inline void binned_normal(Pack<double> mean, Pack<double> variance, const double* edges, int64_t classes,
+                          Pack<double>* p) {
+    const Pack<double> scale = 1.0 / root(variance + variance);
+    Pack<double> tail{};                     // mass beyond the lower edge, on the far side from the mean
+    Mask<double> left = Mask<double>{} - 1;  // the lower edge lies left of the mean
     for (int64_t c = 0; c < classes; c++) {
-        Pack<T> next{};
-        Mask<T> next_left{};
+        Pack<double> next{};
+        Mask<double> next_left{};
         if (c + 1 < classes) {
-            const Pack<T> z = (edges[c] - mean) * scale;
-            next_left = z < T(0);
+            const Pack<double> z = (edges[c] - mean) * scale;
+            next_left = z < 0.0;
             next = half_erfc(next_left ? -z : z);
         }
-        const Pack<T> inside = left ? (next_left ? next - tail : (T(1) - tail) - next) : tail - next;
-        p[c] = inside < T(0) ? Pack<T>{} : inside;
+        const Pack<double> inside = left ? (next_left ? next - tail : (1.0 - tail) - next) : tail - next;
+        p[c] = inside < 0.0 ? Pack<double>{} : inside;
         tail = next, left = next_left;
     }
 }

@@ -2,12 +2,13 @@
 // Bayesian linear regression on the CPU, one sequence per SIMD lane, and its tunnel; the definition is reference.py.
 //
 //   m ← m + g (y − m·x),  Σ ← Σ − g (Σx)ᵀ,  g = Σx/s²,  s² = σ² + xᵀΣx;   p(bin) = Φ((b − m·x)/s) − Φ((a − m·x)/s)
+// with Σ kept factorised.
 #include "bayes.h"
 #include "philox.h"
 
 namespace {
 
-// As native.py packs it. x (B, L, D), y (B, L), edges (C − 1,), all of one type.
+// As native.py packs it. x (B, L, D), y (B, L) and the results of one type; edges (C − 1,) float64.
 struct RegressionProblem {
     int64_t batch, length, dimensions, classes, threads, validate;
     const void *x, *y, *edges;
@@ -27,93 +28,131 @@ struct RegressionSample {
 
 constexpr int64_t STEPS = 16;
 
+inline void store_as(float* to, Pack<double> x) { store_single(to, x); }
+inline void store_as(double* to, Pack<double> x) { store(to, x); }
+inline Pack<double> entropy_as(float, int64_t count, const Pack<double>* p) { return entropy_quick(count, p); }
+inline Pack<double> entropy_as(double, int64_t count, const Pack<double>* p) { return entropy_of<0, double>(count, p); }
+
+// LANES<T> sequences: float64 inside, in HALVES of the lanes, since a small noise beside a large prior leaves float32
+// no digits; rounded to T once on the way out. Absent results are null.
 template <class T>
-inline Mask<T> not_finite(Pack<T> x) {
-    const Pack<T> zero = x - x;
-    return ~(zero == T(0));
-}
+class Follower {
+   public:
+    static constexpr int W = LANES<double>, HALVES = LANES<T> / W;
+    struct Results {
+        T *mean, *variance, *predictive, *entropy, *evidence;
+    };
+    static int64_t packs(int64_t D, int64_t C) {
+        return HALVES * Weights::packs(D) + C + (C + 3 * STEPS) * HALVES;
+    }
+    Follower(int64_t D, int64_t C, int64_t L, double tau, double sigma, const double* edges, Pack<double>* scratch)
+        : C(C), L(L), edges(edges), bins(scratch + HALVES * Weights::packs(D)), out(reinterpret_cast<T(*)[LANES<T>]>(bins + C)),
+          halves{{D, tau, sigma, scratch}, {D, tau, sigma, scratch + (HALVES - 1) * Weights::packs(D)}} {}
+    // Steps t0 … t0 + steps − 1 ≤ STEPS of rows first … : pairs[half][t] holds x (D), then y.
+    void follow(const Pack<double>* pairs, int64_t D, int64_t t0, int64_t steps, int64_t first, int64_t rows,
+                const Results& to) {
+        T(*summary)[LANES<T>] = out + C;  // mean, variance, entropy of STEPS steps each
+        for (int64_t t = 0; t < steps; t++) {
+            for (int h = 0; h < HALVES; h++) {
+                const Pack<double>* x = pairs + (h * steps + t) * (D + 1);
+                Pack<double> mean, variance;
+                halves[h].predict(x, mean, variance);
+                const Pack<double> residual = x[D] - mean;
+                halves[h].learn(residual);
+                // ln(2π s²) = ln 2 · log2(2π s²)
+                if (to.evidence)
+                    evidence[h] -= 0.5 * (residual * residual / variance +
+                                          log2_of(variance * 6.283185307179586) * 0.69314718055994530942);
+                binned_normal(mean, variance, edges, C, bins);
+                for (int64_t c = 0; c < C; c++) store_as(out[c] + h * W, bins[c]);
+                store_as(summary[t] + h * W, mean);
+                store_as(summary[STEPS + t] + h * W, variance);
+                store_as(summary[2 * STEPS + t] + h * W, entropy_as(T(), C, bins));
+            }
+            put(to.predictive, C, t0 + t, 1, first, rows, out);
+        }
+        put(to.mean, 1, t0, steps, first, rows, summary);
+        put(to.variance, 1, t0, steps, first, rows, summary + STEPS);
+        put(to.entropy, 1, t0, steps, first, rows, summary + 2 * STEPS);
+    }
+    void finish(int64_t first, int64_t rows, const Results& to) {
+        T sums[LANES<T>];
+        for (int h = 0; h < HALVES; h++) store_as(sums + h * W, evidence[h]);
+        std::memcpy(to.evidence + first, sums, rows * sizeof(T));
+    }
+
+   private:
+    void put(T* to, int64_t width, int64_t t, int64_t steps, int64_t first, int64_t rows, const T (*from)[LANES<T>]) {
+        if (to != nullptr)
+            store_columns<T>(to + (first * L + t) * width, L * width, rows, steps * width, reinterpret_cast<const Pack<T>*>(from));
+    }
+    const int64_t C, L;
+    const double* edges;
+    Pack<double>* bins;
+    T (*out)[LANES<T>];
+    Weights halves[2];
+    Pack<double> evidence[2]{};
+};
 
 template <class T>
-int regression_block(const RegressionProblem& p, int64_t first, int64_t rows, Pack<T>* scratch) {
-    const int64_t D = p.dimensions, C = p.classes, L = p.length;
-    Weights<T> weights(D, p.tau, p.sigma, scratch);
-    Pack<T>* x = scratch + Weights<T>::packs(D);
-    Pack<T>* y = x + STEPS * D;
-    Pack<T>* bins = y + STEPS;
-    Pack<T> mean[STEPS], variance[STEPS], entropy[STEPS], evidence{};
-    Mask<T> bad{};
-    const auto put = [&](void* to, int64_t width, int64_t t, int64_t steps, const Pack<T>* from) {
-        store_columns<T>(static_cast<T*>(to) + (first * L + t) * width, L * width, rows, steps * width, from);
-    };
+int regression_block(const RegressionProblem& p, int64_t first, int64_t rows, Pack<double>* scratch) {
+    constexpr int W = LANES<double>, HALVES = Follower<T>::HALVES;
+    const int64_t D = p.dimensions, L = p.length;
+    const typename Follower<T>::Results to{static_cast<T*>(p.mean), static_cast<T*>(p.variance), static_cast<T*>(p.predictive),
+                                           static_cast<T*>(p.entropy), static_cast<T*>(p.evidence)};
+    Follower<T> follower(D, p.classes, L, p.tau, p.sigma, static_cast<const double*>(p.edges), scratch);
+    Pack<double>* pairs = scratch + Follower<T>::packs(D, p.classes);
+    auto* loaded = reinterpret_cast<T(*)[LANES<T>]>(pairs + HALVES * STEPS * (D + 1));
+    Mask<double> bad{};
     for (int64_t t0 = 0; t0 < L; t0 += STEPS) {
         const int64_t steps = at_most(L - t0, STEPS);
-        load_columns<T>(static_cast<const T*>(p.x) + (first * L + t0) * D, L * D, rows, steps * D, x);
-        load_columns<T>(static_cast<const T*>(p.y) + first * L + t0, L, rows, steps, y);
-        for (int64_t t = 0; t < steps; t++) {
-            if (p.validate) {
-                bad |= not_finite<T>(y[t]);
-                for (int64_t i = 0; i < D; i++) bad |= not_finite<T>(x[t * D + i]);
-            }
-            weights.predict(x + t * D, mean[t], variance[t]);
-            const Pack<T> residual = y[t] - mean[t];
-            weights.learn(residual, variance[t]);
-            // ln(2π s²) = ln 2 · log2(2π s²)
-            const Pack<T> spread = variance[t] * T(6.283185307179586);
-            evidence -= T(0.5) * (residual * residual / variance[t] + log2_of(spread) * T(0.69314718055994530942));
-            binned_normal<T>(mean[t], variance[t], static_cast<const T*>(p.edges), C, bins);
-            Pack<T> sum{};
-            for (int64_t c = 0; c < C; c++) sum += surprise<T>(bins[c]);
-            entropy[t] = sum < T(0) ? Pack<T>{} : sum;
-            put(p.predictive, C, t0 + t, 1, bins);
-        }
-        put(p.mean, 1, t0, steps, mean);
-        put(p.variance, 1, t0, steps, variance);
-        put(p.entropy, 1, t0, steps, entropy);
+        load_columns<T>(static_cast<const T*>(p.x) + (first * L + t0) * D, L * D, rows, steps * D, reinterpret_cast<Pack<T>*>(loaded));
+        load_columns<T>(static_cast<const T*>(p.y) + first * L + t0, L, rows, steps, reinterpret_cast<Pack<T>*>(loaded + steps * D));
+        for (int h = 0; h < HALVES; h++)
+            for (int64_t t = 0; t < steps; t++)
+                for (int64_t i = 0; i <= D; i++) {
+                    const T* from = loaded[i < D ? t * D + i : steps * D + t] + h * W;
+                    Pack<double>& value = pairs[(h * steps + t) * (D + 1) + i];
+                    for (int l = 0; l < W; l++) value[l] = double(from[l]);
+                    if (p.validate) bad |= not_finite<double>(value);
+                }
+        follower.follow(pairs, D, t0, steps, first, rows, to);
     }
-    store_part(static_cast<T*>(p.evidence) + first, evidence, rows);
+    follower.finish(first, rows, to);
     return any(bad) ? REFUSED : FINE;
 }
 
 template <class T>
 int regression(const RegressionProblem& p) {
-    const int64_t packs = Weights<T>::packs(p.dimensions) + STEPS * (p.dimensions + 1) + p.classes;
-    return in_blocks<T>(p.batch, p.threads, packs, [&](int64_t first, int64_t rows, Pack<T>* scratch) {
+    const int64_t pairs = (Follower<T>::HALVES + 1) * STEPS * (p.dimensions + 1);
+    const int64_t packs = Follower<T>::packs(p.dimensions, p.classes) + pairs;
+    return in_blocks_of<double>(LANES<T>, p.batch, p.threads, packs, [&](int64_t first, int64_t rows, Pack<double>* scratch) {
         return regression_block<T>(p, first, rows, scratch);
     });
 }
 
-// Sixteen rows: float64 inside, in two halves of the lanes, rounded to float32 on the way out.
+// Sixteen rows at a time.
 class RegressionSampler {
    public:
     explicit RegressionSampler(const RegressionSample& p)
         : p(p), D(p.dimensions), L(p.pairs), C(p.classes), count(D + L * (D + 1)), padded((count + 1 + 63) / 64 * 64) {}
     int64_t packs() const {
-        return padded / 16 + padded / 8 + 2 * L * (D + 1) + 2 * Weights<double>::packs(D) + C + C + STEPS;
+        return padded / 16 + padded / 8 + 2 * L * (D + 1) + 2 * STEPS * (D + 1) + Follower<float>::packs(D, C);
     }
     int block(int64_t first, int64_t rows, Pack<double>* scratch) const {
         constexpr int W = LANES<double>;
         auto* words = reinterpret_cast<uint32_t*>(scratch);
         auto* normal = reinterpret_cast<double*>(scratch + padded / 16);
         Pack<double>* shown = scratch + padded / 16 + padded / 8;  // of each half: x and y of every pair
-        Pack<double>* states = shown + 2 * L * (D + 1);
-        Pack<double>* bins = states + 2 * Weights<double>::packs(D);
-        auto* out = reinterpret_cast<float(*)[ROWS]>(bins + C);
-        auto* bits_out = out + C;
+        Pack<double>* pairs = shown + 2 * L * (D + 1);             // the same of a few steps
+        Follower<float> follower(D, C, L, p.tau, p.sigma, p.edges, pairs + 2 * STEPS * (D + 1));
+        const Follower<float>::Results to{nullptr, nullptr, p.predictive, p.entropy, nullptr};
         for (int64_t i = 0; i < ROWS; i++) draw(first + at_most(i, rows - 1), words, normal, shown + (i / W) * L * (D + 1), i % W);
-        Weights<double> halves[2] = {{D, p.tau, p.sigma, states}, {D, p.tau, p.sigma, states + Weights<double>::packs(D)}};
-        for (int64_t k = 0; k < L; k++) {
-            for (int half = 0; half < 2; half++) {
-                const Pack<double>* x = shown + (half * L + k) * (D + 1);
-                Pack<double> mean, variance;
-                halves[half].predict(x, mean, variance);
-                halves[half].learn(x[D] - mean, variance);
-                binned_normal<double>(mean, variance, p.edges, C, bins);
-                for (int64_t c = 0; c < C; c++) store_single(out[c] + half * W, bins[c]);
-                store_single(bits_out[k % STEPS] + half * W, entropy_quick(C, bins));
-            }
-            store_columns<float>(p.predictive + (first * L + k) * C, L * C, rows, C, reinterpret_cast<Pack<float>*>(out));
-            if (k % STEPS == STEPS - 1 || k == L - 1)
-                store_columns<float>(p.entropy + first * L + k - k % STEPS, L, rows, k % STEPS + 1, reinterpret_cast<Pack<float>*>(bits_out));
+        for (int64_t t0 = 0; t0 < L; t0 += STEPS) {
+            const int64_t steps = at_most(L - t0, STEPS), size = steps * (D + 1);
+            for (int h = 0; h < 2; h++)
+                std::memcpy(pairs + h * size, shown + (h * L + t0) * (D + 1), size * sizeof(Pack<double>));
+            follower.follow(pairs, D, t0, steps, first, rows, to);
         }
         return FINE;
     }

@@ -30,7 +30,7 @@ def regression(
     """
     rows, length, d = x.shape
     classes = len(edges) + 1
-    inputs = x.contiguous(), y.contiguous(), x.new_tensor(edges)
+    inputs = x.contiguous(), y.contiguous(), torch.tensor(edges, dtype=torch.float64)
     mean, variance, entropy = (x.new_empty(rows, length) for _ in range(3))
     made = mean, variance, x.new_empty(rows, length, classes), entropy, x.new_empty(rows)
     sizes = (rows, length, d, classes, torch.get_num_threads(), validate)
