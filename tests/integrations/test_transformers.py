@@ -1,19 +1,17 @@
 """transformers models on this package's attention: logits and gradients of their own eager attention."""
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-transformers = pytest.importorskip("transformers")
-
 from bayesattn_fast.integrations.transformers import attention_forward, register
 from bayesattn_fast.ops.attention import record_dynamics
 from tests.closeness import assert_close
 
+transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 CONFIGS = {
     "gpt2": lambda: transformers.GPT2Config(
@@ -33,10 +31,9 @@ TOKENS = torch.randint(0, 31, (3, 21), generator=torch.Generator().manual_seed(0
 
 
 @pytest.fixture(autouse=True)
-def registered() -> Iterator[None]:
+def registered() -> None:
     register()
-    register()
-    yield
+    register()  # twice does no harm
 
 
 @pytest.fixture(params=CONFIGS)
