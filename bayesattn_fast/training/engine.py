@@ -6,10 +6,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from .. import models
+from ..ops.score import cross_entropy
 from ..tunnels.protocol import Batch, Tunnel
 from . import optimizer
 from .checkpoint import Checkpoint
@@ -30,12 +30,8 @@ class StepResult:
 
 def seed_losses(logits: Tensor, batch: Batch, targets: str) -> Tensor:
     """Mean cross-entropy of each seed (E,) in nats, on sampled answers ("hard") or the exact predictive ("soft")."""
-    logits = logits.float()
-    if targets == "hard":
-        losses = F.cross_entropy(logits.flatten(0, -2), batch.targets.flatten(), reduction="none")
-        return losses.view(logits.shape[0], -1).mean(1)
-    losses = -(batch.predictive * logits.log_softmax(-1)).sum(-1)
-    return losses.flatten(1).mean(1)
+    answers = {"targets": batch.targets} if targets == "hard" else {"predictive": batch.predictive}
+    return cross_entropy(logits.float(), **answers).flatten(1).mean(1)
 
 
 class Engine:
