@@ -14,6 +14,7 @@ from ..tunnels.protocol import Batch, Tunnel
 from . import optimizer
 from .checkpoint import Checkpoint
 from .config import RunConfig
+from .phases import PhaseClock
 
 HISTORY = ("loss", "floor", "gradient_norm", "lr")
 
@@ -50,6 +51,7 @@ class Engine:
         self.step = 0
         self.recorded_steps: list[int] = []
         self.recorded: list[StepResult] = []
+        self.clock: PhaseClock | None = None
 
     def precision(self) -> AbstractContextManager:
         """Autocast to bfloat16 where the run asks for it."""
@@ -64,12 +66,17 @@ class Engine:
 
     def update(self) -> StepResult:
         """One optimiser step of every living seed."""
+        if self.clock:
+            self.clock.start()
         training, batch = self.config.training, self.sample()
+        self._end("data")
         self.optimizer.zero_grad(set_to_none=True)
         with self.precision():
             logits = self.model(batch.inputs)
         losses = seed_losses(logits, batch, training.targets)
+        self._end("forward")
         losses.sum().backward()
+        self._end("backward")
         norms = optimizer.gradient_norms(self.parameters)
         self._note_divergence(losses, norms)
         factors = (training.clip / (norms + 1e-6)).clamp(max=1.0) if training.clip else torch.ones_like(norms)
@@ -85,7 +92,12 @@ class Engine:
         if self.step % training.log_every == 0 or self.step == 1:
             self.recorded_steps.append(self.step)
             self.recorded.append(result)
+        self._end("optimiser")
         return result
+
+    def _end(self, phase: str) -> None:
+        if self.clock:
+            self.clock.end(phase)
 
     def _note_divergence(self, losses: Tensor, norms: Tensor) -> None:
         broken = ~(losses.detach().isfinite() & norms.isfinite()).cpu()
