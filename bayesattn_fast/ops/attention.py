@@ -203,9 +203,10 @@ def _checked(
     _check_lengths("lengths", lengths, k)
     _check_lengths("query_lengths", query_lengths, q)
     scale = q.shape[3] ** -0.5 if scale is None else scale
-    if not math.isfinite(scale):
+    # A comparison, where math.isfinite would break the graph of a compiler that keeps sizes symbolic.
+    if not -math.inf < scale < math.inf:
         raise ValueError(f"scale must be finite; got {scale}")
-    return float(scale)
+    return scale
 
 
 def _check_lengths(name: str, lengths: Tensor | None, rows: Tensor) -> None:

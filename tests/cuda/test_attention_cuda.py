@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.kernels.attention_cases import CASES, TOLERANCE, Case, both_passes, compare, dense, draw
+from tests.kernels.attention_calls import CASES, TOLERANCE, Case, both_passes, compare, dense, draw
 
 pytestmark = [
     pytest.mark.cuda,

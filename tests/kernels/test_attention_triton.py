@@ -11,7 +11,7 @@ from bayesattn_fast.kernels._triton.launch import Resources
 from bayesattn_fast.kernels.attention.tiles import BackwardSchedule, Schedule
 from tests.closeness import assert_close, relative_error
 from tests.interpreter import interpreted, only_result
-from tests.kernels.attention_cases import CASES, TOLERANCE, Case, both_passes, compare, dense, draw
+from tests.kernels.attention_calls import CASES, TOLERANCE, Case, both_passes, compare, dense, draw
 
 FORWARD = "bayesattn_fast.kernels.attention.forward"
 BACKWARD = "bayesattn_fast.kernels.attention.backward"

@@ -208,5 +208,5 @@ def test_what_cannot_be_recorded_raises() -> None:
             torch.func.grad(lambda x: attention(x, q, q).sum())(q)
         with pytest.raises(RuntimeError, match="mask"):
             scaled_dot_product_attention(q, q, q, attn_mask=torch.ones(5, 5, dtype=torch.bool))
-        with pytest.raises(KeyError, match="no attention call recorded inside module 'blocks.0.attn'"):
+        with pytest.raises(KeyError, match=r"no attention call recorded inside module 'blocks\.0\.attn'"):
             record["blocks.0.attn"]

@@ -82,7 +82,7 @@ def test_any_subset_of_inputs_may_require_gradients(wanted: tuple[int, ...]) -> 
 
 def test_an_unused_output_costs_no_gradient_and_statistics_carry_none() -> None:
     q, k, v = (x.requires_grad_() for x in inputs(2))
-    o, statistics = attention(q, k, v, return_stats=True)
+    _, statistics = attention(q, k, v, return_stats=True)
     assert statistics.lse.requires_grad
     assert not any(x.requires_grad for x in (statistics.entropy, statistics.max_weight, statistics.argmax))
     (only_lse,) = torch.autograd.grad(statistics.lse.sum(), v, allow_unused=True)
@@ -156,17 +156,35 @@ def test_compiled_torch_func_gradients_equal_eager_or_raise(compiler: str, mappe
     arguments = inputs(3, 2) if mapped else inputs(2)
     gradients = grad(loss, (0, 1, 2))
     f = vmap(gradients) if mapped else gradients
+    found = _unless_refused(torch.compile(f, backend=compiler), arguments)
+    if found is not None:
+        assert_same(found, f(*arguments))
+
+
+def _unless_refused(f: Callable[..., Any], arguments: Three) -> Any:
+    """f(*arguments), or None where the compiler says that it cannot take the op."""
     try:
-        found = torch.compile(f, backend=compiler)(*arguments)
+        return f(*arguments)
     except Exception as error:
-        assert "fake tensor" in str(error) or "autograd.Function" in str(error), error
-        return
-    assert_same(found, f(*arguments))
+        if "fake tensor" in str(error) or "autograd.Function" in str(error):
+            return None
+        raise
 
 
-@pytest.mark.parametrize("statistics", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("rows_first", [False, True])
+SLOW = pytest.mark.slow  # the rest of the grid: half a minute
+
+
+@pytest.mark.parametrize(
+    ("rows_first", "dtype", "statistics"),
+    [
+        (True, torch.float32, True),
+        (False, torch.bfloat16, False),
+        pytest.param(False, torch.float32, False, marks=SLOW),
+        pytest.param(True, torch.bfloat16, True, marks=SLOW),
+        pytest.param(True, torch.float64, False, marks=SLOW),
+        pytest.param(False, torch.float64, True, marks=SLOW),
+    ],
+)
 def test_custom_ops_keep_their_promises(rows_first: bool, dtype: torch.dtype, statistics: bool) -> None:
     def layout(x: Tensor) -> Tensor:
         return (x.transpose(1, 2).contiguous().transpose(1, 2) if rows_first else x).requires_grad_()
