@@ -6,8 +6,8 @@ those steps' states and decays in registers while it goes back over them. Sums o
 partial results of their own and are added up in a fixed order: no atomics, so the bits do not vary.
 """
 
-# mypy: allow-untyped-defs
-# The arguments of a jit function are tiles and views, which have no types of Python's.
+# mypy: allow-untyped-defs, disable-error-code="assignment"
+# The arguments of a jit function are tiles and views, which have no types of Python's; tuples grow in unrolled loops.
 
 from typing import Any, NamedTuple
 
@@ -327,14 +327,17 @@ def selective_scan_backward(
         inputs(u, delta, A, B, C, D, z, delta_bias),
         Upstream(strided(dout), strided(dlast_state), strided(states)),  # type: ignore[arg-type]
         Outputs(
-            *(strided(t) for t in (du, ddelta, dz)),  # type: ignore[arg-type]
-            *(None if t is None else strided(t.flatten(4)) for t in (dB, dC)),
+            strided(du),  # type: ignore[arg-type]
+            strided(ddelta),  # type: ignore[arg-type]
+            strided(dz),
+            None if dB is None else strided(dB.flatten(4)),
+            None if dC is None else strided(dC.flatten(4)),
             strided(sums),  # type: ignore[arg-type]
             A.new_empty(programs, TILES.value, settings.block_n, settings.block_d),
         ),
         Sizes(batch, groups, channels // groups, length, blocks, splits),
         config=settings,
-        resources=Resources(max(1, settings.block_n * settings.block_d // ELEMENTS), 1),
+        resources=Resources(max(1, settings.block_n * settings.block_d // ELEMENTS), 1, 255),
         device=u.device,
     )
     # (E, B, R, D) → (E, D, R)

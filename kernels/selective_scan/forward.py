@@ -4,8 +4,8 @@ One program walks the whole of one sequence for a few channels, with all their s
 size L × N exists. For the backward pass it leaves the state at the end of every chunk. The contract is reference.py's.
 """
 
-# mypy: allow-untyped-defs
-# The arguments of a jit function are tiles and views, which have no types of Python's.
+# mypy: allow-untyped-defs, disable-error-code="assignment"
+# The arguments of a jit function are tiles and views, which have no types of Python's; tuples grow in unrolled loops.
 
 from typing import NamedTuple
 
@@ -116,7 +116,7 @@ def selective_scan_forward(
         Outputs(strided(out), strided(last) if want_last_state else None, strided(states)),  # type: ignore[arg-type]
         Sizes(batch, groups, channels // groups, length, blocks, 1),
         config=settings,
-        resources=Resources(max(1, settings.block_n * settings.block_d // ELEMENTS), 1),
+        resources=Resources(max(1, settings.block_n * settings.block_d // ELEMENTS), 1, 255),
         device=u.device,
     )
     return out, last, states

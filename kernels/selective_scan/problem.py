@@ -4,8 +4,8 @@ A program holds a tile of states by channels: the states of a sequence's recurre
 walked STEPS at a time. The loads of STEPS steps come before the arithmetic of the first, so that they overlap.
 """
 
-# mypy: allow-untyped-defs
-# The arguments of a jit function are tiles and views, which have no types of Python's.
+# mypy: allow-untyped-defs, disable-error-code="assignment"
+# The arguments of a jit function are tiles and views, which have no types of Python's; tuples grow in unrolled loops.
 
 from typing import Any, NamedTuple
 
@@ -107,10 +107,10 @@ def group_count(B: Tensor, C: Tensor) -> int:
 
 
 def config(A: Tensor, B: Tensor, C: Tensor, per_group: int, elements: int, softplus: bool, last_state: bool) -> Config:
-    """Tiles of about `elements` state values: every state of as many channels as that allows."""
+    """Tiles of about `elements` state values: every state of as many channels as that allows, one a thread at most."""
     states = A.shape[-1]
     block_n: int = triton.next_power_of_2(states)
-    block_d = min(max(1, elements // block_n), triton.next_power_of_2(per_group))
+    block_d = min(max(1, elements // block_n), triton.next_power_of_2(per_group), 32)
     return Config(states, block_n, block_d, CHUNK, softplus, B.dim() == 3, C.dim() == 3, last_state)
 
 
