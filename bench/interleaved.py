@@ -29,7 +29,7 @@ def interleaved(
 ) -> dict[str, Timing]:
     """Time every contender once a round; one that has used up its share of seconds sits out the later rounds.
 
-    clock: time.process_time leaves out what other processes take, for contenders of one thread.
+    clock: time.process_time leaves out what other processes took, and is fair for one thread only.
     """
     seen: dict[str, list[float]] = {name: [] for name in contenders}
     for run in contenders.values():
