@@ -3,7 +3,8 @@
     s_ij = scale q_i·k_j     α_i = softmax(s_i)     o_i = Σ_j α_ij v_j     p_i = softmax(W_Oᵀ o_i)
     L = mean_i −Σ_c y_ic ln p_ic                     u_i = ∂L/∂o_i = W_O (p_i Σ_c y_ic − y_i) / (number of positions)
     b_ij = u_i·v_j           ∂L/∂s_ij = α_ij (b_ij − E_α[b]_i)
-    ∂L/∂v_j = Σ_i α_ij u_i   ∂L/∂q_i = scale Σ_j ∂L/∂s_ij k_j   ∂L/∂k_j = scale Σ_i ∂L/∂s_ij q_i   ∂L/∂W_O = Σ_i o_i ∂L/∂z_i
+    ∂L/∂v_j = Σ_i α_ij u_i   ∂L/∂q_i = scale Σ_j ∂L/∂s_ij k_j   ∂L/∂k_j = scale Σ_i ∂L/∂s_ij q_i
+    ∂L/∂W_O = Σ_i o_i ∂L/∂z_i with z = W_Oᵀ o
 
 Source: "Gradient Dynamics of Attention", arXiv 2512.22473. Any float dtype; nothing here calls autograd.
 
@@ -142,9 +143,7 @@ def attention_cross_entropy(
     return step._replace(statistics=found)
 
 
-def dense_maps(
-    q: Tensor, k: Tensor, v: Tensor, w_out: Tensor, targets: Tensor, causal: bool, scale: float
-) -> Dense:
+def dense_maps(q: Tensor, k: Tensor, v: Tensor, w_out: Tensor, targets: Tensor, causal: bool, scale: float) -> Dense:
     """α, b and the advantage −(b − E_α[b]), 0 where masked: positive where routing more to j lowers the loss."""
     scores, alpha = responsibilities(q, k, causal, scale)
     o = alpha @ v
