@@ -50,7 +50,8 @@ def _message(box: str) -> str:
     end = next(
         (i for i, line in enumerate(lines) if line.startswith(("Argument helptext", "For full help"))), len(lines)
     )
-    return " ".join(lines[1:end]) if end > 1 else " ".join(lines[:end])
+    text = " ".join(lines[1:end]) if end > 1 else " ".join(lines[:end])
+    return re.sub(r"^Error parsing \w+: ", "", text)
 
 
 def value_of(words: Sequence[str], flag: str) -> str | None:

@@ -22,16 +22,21 @@ def training_progress(config: RunConfig, folder: Path, *, quiet: bool) -> Iterat
     if quiet:
         yield None
         return
+    yield from _bar(config, folder) if sys.stderr.isatty() else _lines(config, folder)
+
+
+def _announce(config: RunConfig, folder: Path) -> None:
+    """Said at the first step, not before: what is refused has not begun."""
     seeds = len(config.seeds)
     name = f"{config.tunnel.name}, {config.model.model}, {seeds} seed{'s' * (seeds > 1)}"
     print(f"training {name} for {config.training.steps} steps in {folder}", file=sys.stderr, flush=True)
-    yield from _bar(config) if sys.stderr.isatty() else _lines(config)
 
 
-def _bar(config: RunConfig) -> Iterator[OnStep]:
+def _bar(config: RunConfig, folder: Path) -> Iterator[OnStep]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+    begun = False
     columns = (
         TextColumn("step"),
         MofNCompleteColumn(),
@@ -39,23 +44,29 @@ def _bar(config: RunConfig) -> Iterator[OnStep]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[numbers]}"),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=False) as progress:
-        task = progress.add_task("train", total=config.training.steps, numbers="")
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task("train", total=config.training.steps, numbers="", visible=False)
 
         def on_step(step: int, result: StepResult) -> None:
+            nonlocal begun
+            if not begun:
+                _announce(config, folder)
+                begun = True
             every = max(1, config.training.steps // 500)
             if step % every == 0 or step == config.training.steps:
-                progress.update(task, completed=step, numbers=_numbers(result))
+                progress.update(task, completed=step, numbers=_numbers(result), visible=True)
 
         yield on_step
 
 
-def _lines(config: RunConfig) -> Iterator[OnStep]:
+def _lines(config: RunConfig, folder: Path) -> Iterator[OnStep]:
     started, first = time.perf_counter(), [0]
     every = max(1, config.training.steps // 10)
 
     def on_step(step: int, result: StepResult) -> None:
-        first[0] = first[0] or step
+        if not first[0]:
+            _announce(config, folder)
+            first[0] = step
         if step % every == 0:
             rate = (step - first[0] + 1) / (time.perf_counter() - started)
             left = (config.training.steps - step) / rate

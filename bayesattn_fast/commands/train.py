@@ -15,7 +15,7 @@ from .results import show
 
 EXAMPLES = """examples:
   bayesattn train bijection --seeds 3
-  bayesattn train bijection --values 10 --pairs 9 --steps 4000
+  bayesattn train bijection --symbols 10 --pairs 9 --steps 4000
   bayesattn train hmm --model lstm --seeds 0:8 --out runs/hmm-lstm
   bayesattn train hmm --preset paper --precision bf16 --device cuda
   bayesattn train bijection --out runs/mine --resume"""

@@ -22,7 +22,7 @@ _RECIPES: dict[tuple[str, str], tuple[ModelConfig, TrainingConfig]] = {
     ("bijection", "quick"): (ModelConfig(), replace(_QUICK, steps=2500, lr=3e-3, batch=64)),
     ("hmm", "quick"): (ModelConfig(layers=3), replace(_QUICK, steps=2500, targets="soft")),
     ("regression", "quick"): (ModelConfig(layers=3), replace(_QUICK, steps=2500)),
-    ("recall", "quick"): (ModelConfig(), replace(_QUICK, steps=1500)),
+    ("recall", "quick"): (ModelConfig(), replace(_QUICK, steps=2000)),
     ("markov", "quick"): (ModelConfig(), replace(_QUICK, steps=600)),
     ("bijection", "paper"): (ModelConfig(layers=6, d_model=192, heads=6), _BIJECTION_PAPER),
     ("hmm", "paper"): (ModelConfig(layers=9, d_model=256, heads=8), _HMM_PAPER),

@@ -72,7 +72,7 @@ def load(source: Path) -> ctypes.CDLL:
     """The compiled library of `source` (a native.cpp). Raises NativeUnavailable with the reason."""
     path, version = compiler()
     headers = [*sorted(HERE.glob("*.h")), *sorted(source.parent.glob("*.h"))]
-    recipe = [source.read_bytes(), *(header.read_bytes() for header in headers)]
+    recipe = [file.read_bytes() for file in (source, *headers)]
     recipe += [text.encode() for text in (*FLAGS, *LINK_FLAGS, path, version, cpu_identity())]
     name = f"{source.parent.name}-{hashlib.sha256(b'|'.join(recipe)).hexdigest()[:20]}.so"
     for folder in (cache_folder(), _private_folder()):
