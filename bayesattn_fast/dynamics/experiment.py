@@ -1,7 +1,8 @@
 """One head trained on one sticky chain, for every seed and schedule; each seed's runs are kept in a shard of their own.
 
 Per seed: a training chain, a fresh held-out chain, the exact filter's answers on it, and initial weights N(0, 0.1²),
-all functions of the seed alone. Source of the protocol: "Gradient Dynamics of Attention", arXiv 2512.22473, and its code.
+all functions of the seed alone. Source of the protocol:
+"Gradient Dynamics of Attention", arXiv 2512.22473, and its code.
 """
 
 import dataclasses
@@ -18,7 +19,7 @@ from ..ops.single_head import MATRICES, Training, train_single_head
 from ..storage import read_json, read_table, write_json, write_table
 from ..tunnels.markov import Markov
 from ..tunnels.protocol import Stream
-from .schedules import Schedule, schedules
+from .schedules import METHODS, Schedule, schedules
 
 AUTHORS_SEEDS = (42, 2024, 1337, 7777, 9999)
 NATS = 0.6931471805599453
@@ -35,13 +36,14 @@ class Experiment:
     authors_matrix: bool = True
     rates: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3)
     ratio: float = 10.0
+    methods: tuple[str, ...] = tuple(METHODS)
     record_every: int = 20
     head: int = 10
     values: int = 15
     deviation: float = 0.1
 
     def __post_init__(self) -> None:
-        schedules(self.rates, self.ratio)
+        schedules(self.rates, self.ratio, self.methods)
         for name in ("steps", "record_every", "head", "values"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}")
@@ -58,7 +60,7 @@ class Experiment:
 
     @property
     def schedules(self) -> tuple[Schedule, ...]:
-        return schedules(self.rates, self.ratio)
+        return schedules(self.rates, self.ratio, self.methods)
 
     def weights(self, seed: int) -> list[Tensor]:
         """w_q, w_k, w_v, w_out of a seed, each with an axis E = 1."""
@@ -97,8 +99,8 @@ def run(
 def _prepare(experiment: Experiment, folder: Path) -> Path:
     """The folder of the shards, once the folder is known to belong to this experiment."""
     shards, config = folder / "shards", folder / "experiment.json"
-    # Rates may be added to later: a shard says which schedules it holds.
-    mine = {name: value for name, value in dataclasses.asdict(experiment).items() if name != "rates"}
+    # Rates and methods may be added later: a shard says which schedules it holds.
+    mine = {name: value for name, value in dataclasses.asdict(experiment).items() if name not in ("rates", "methods")}
     if config.exists():
         found = read_json(config)
         for name, value in mine.items():

@@ -44,8 +44,16 @@ def schedule(method: str, base: float, ratio: float = 10.0) -> Schedule:
     return Schedule(f"{method} {base:g}", method, base, (rates[0], rates[1], rates[2], rates[3]))
 
 
-def schedules(rates: Sequence[float], ratio: float = 10.0) -> tuple[Schedule, ...]:
-    """SGD and EM-like at every rate, the controls at the lowest. ValueError for rates that are not positive."""
+def schedules(
+    rates: Sequence[float], ratio: float = 10.0, methods: Sequence[str] = tuple(METHODS)
+) -> tuple[Schedule, ...]:
+    """SGD and EM-like at every rate, the controls at the lowest, as far as `methods` names them.
+
+    ValueError for rates that are not positive, unknown methods, or methods without "sgd", the baseline.
+    """
+    unknown = [name for name in methods if name not in METHODS]
+    if unknown or "sgd" not in methods:
+        raise ValueError(f"methods must be sgd and others of {', '.join(METHODS)}; got {', '.join(methods)}")
     if not rates or min(rates) <= 0:
         raise ValueError(f"rates must be positive numbers; got {list(rates)}")
     if len(set(rates)) < len(rates):
@@ -53,8 +61,15 @@ def schedules(rates: Sequence[float], ratio: float = 10.0) -> tuple[Schedule, ..
     if ratio <= 0:
         raise ValueError(f"ratio must be positive; got {ratio}")
     ordered = sorted(rates)
-    both = [schedule(method, rate, ratio) for rate in ordered for method in ("sgd", "em")]
-    return (*both, *(schedule(method, ordered[0], ratio) for method in METHODS if method not in ("sgd", "em")))
+    both = [schedule(method, rate, ratio) for rate in ordered for method in ("sgd", "em") if method in methods]
+    return (
+        *both,
+        *(
+            schedule(method, ordered[0], ratio)
+            for method in METHODS
+            if method in methods and method not in ("sgd", "em")
+        ),
+    )
 
 
 def label(chosen: Schedule, ratio: float) -> str:

@@ -106,6 +106,10 @@ class Summary:
         """The lowest held-out loss of every seed: what stopping in time would give."""
         return {seed: min(row["held_out_loss"]) for seed, row in self.by_schedule[name].items()}
 
+    def lowest_mean(self, name: str) -> Interval:
+        """The lowest held-out loss: mean and interval over seeds."""
+        return interval(list(self.lowest(name).values()))
+
     def excess_over_filter(self, name: str) -> Interval:
         """Lowest held-out loss minus the exact filter's loss on the same chain."""
         runs = self.by_schedule[name]
@@ -138,6 +142,16 @@ class Summary:
         low, high = again[int(0.025 * len(again))], again[min(int(0.975 * len(again)), len(again) - 1)]
         return Speedup(steps / max(mean_step, 1.0), low, high, mean_step, reached, len(seeds))
 
+    def own_speedups(self, name: str) -> list[float]:
+        """Steps over the step at which each seed passes SGD's final loss on the same seed; those that do."""
+        steps, runs = self.experiment.steps, self.by_schedule[name]
+        found = []
+        for seed, row in self.by_schedule[self.baseline.name].items():
+            if seed in runs:
+                step = first_below(runs[seed]["loss"], row["loss"][steps - 1])
+                found += [] if step is None else [steps / max(step, 1)]
+        return found
+
     def _resamples(self, seeds: Sequence[int]) -> int:
         # Each costs a look at every seed's curve; some hundreds settle two digits.
         return max(300, min(RESAMPLES, 40_000 // len(seeds)))
@@ -157,7 +171,7 @@ class Summary:
         """The rate of a method with the lowest mean lowest held-out loss, among those where no seed diverged."""
         candidates = [s for s in self.experiment.schedules if s.method == method]
         whole = [s for s in candidates if self.diverged(s.name) == 0] or candidates
-        return min(whole, key=lambda s: interval(list(self.lowest(s.name).values())).mean)
+        return min(whole, key=lambda s: self.lowest_mean(s.name).mean)
 
     def compare(self, a: str, b: str, what: str) -> Paired:
         """Paired difference a − b of "loss" or "held_out_loss" at the end, or of the "lowest" held-out loss."""
