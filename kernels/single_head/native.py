@@ -54,7 +54,7 @@ def attention_cross_entropy(
     _library().attention_cross_entropy(_pointers(tensors), sizes, scale, torch.get_num_threads())
     found = None
     if rows is not None and indices is not None and columns is not None:
-        found = Statistics(*rows.unbind(2), *indices.unbind(2), *columns.unbind(2), dv.norm(dim=-1))
+        found = Statistics._make([*rows.unbind(2), *indices.unbind(2), *columns.unbind(2), dv.norm(dim=-1)])
     return HeadStep(loss.mean(1).to(q.dtype), dq, dk, dv, dw_out.sum(1), found)
 
 
