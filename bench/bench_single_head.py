@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -54,7 +55,7 @@ def step_times(length: int, rounds: int) -> list[dict[str, object]]:
     x, y, weights = (problem(1, length)[i] for i in range(3))
     one = [w[0].clone().requires_grad_() for w in weights]
     mask = torch.ones(length, length, dtype=torch.bool).triu(1)
-    runs: dict[str, Callable[[], tuple[Tensor, ...]]] = {
+    runs: dict[str, Callable[[], Any]] = {
         "ours": lambda: single_head_step(x[0], y[0], *(w[0] for w in weights))[1:],
         "plain autograd": lambda: plain_gradients(x[0], y[0], one, mask),
         "padded SDPA": lambda: flash_gradients(x[0], y[0], one),
@@ -63,7 +64,7 @@ def step_times(length: int, rounds: int) -> list[dict[str, object]]:
     for name, run in runs.items():
         for a, b in zip(run(), expected, strict=True):
             assert float((a - b).norm() / b.norm()) < 1e-4, f"{name} differs from ours"
-    timings = interleaved({name: run for name, run in runs.items()}, rounds=rounds, budget_s=30)
+    timings = interleaved(runs, rounds=rounds, budget_s=30)
     rows: list[dict[str, object]] = []
     for name, timing in timings.items():
         ratio, best = timing.median / timings["ours"].median, timing.best / timings["ours"].best
@@ -102,9 +103,8 @@ def sweep(length: int, seeds: int, steps: int, plain_steps: int) -> list[dict[st
     ours = trainer(steps)
     after = loop(plain_steps)
     plain = 0.5 * (before + after)
-    print(
-        f"sweep T={length:5} {seeds} seeds × 2 × {steps} steps: {ours:.0f} against {plain:.1f} seed·steps/s, ×{ours / plain:.1f}"
-    )
+    rates_of = f"{ours:.0f} against {plain:.1f} seed·steps/s, ×{ours / plain:.1f}"
+    print(f"sweep T={length:5} {seeds} seeds × 2 × {steps} steps: {rates_of}", flush=True)
     return [
         {"what": "sweep", "length": length, "seeds": seeds, "steps": steps, "ours": ours, "plain": plain}
         | {"times_plain": ours / plain}

@@ -117,13 +117,13 @@ class _Loss(torch.autograd.Function):
     """The loss, whose gradients were computed with it."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, w_out: Tensor, step: HeadStep) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, w_out: Tensor, step: HeadStep) -> Tensor:
         ctx.save_for_backward(step.dq, step.dk, step.dv, step.dw_out)
         return step.loss.clone()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         dq, dk, dv, dw_out = ctx.saved_tensors
         wide = upstream[:, None, None, None]
         return wide * dq, wide * dk, wide * dv, upstream[:, None, None] * dw_out, None
@@ -294,7 +294,8 @@ def train_single_head(
     )  # fmt: skip
     recorded = tuple(range(0, steps + 1, record_every))
     named = records.unbind(-1)
-    return Training(tuple(weights), loss, ~(loss[:, -1] <= limit), recorded, *named[:4], records[..., 4:8], *named[8:])
+    diverged = ~(loss[:, -1] <= limit)
+    return Training._make([tuple(weights), loss, diverged, recorded, *named[:4], records[..., 4:8], *named[8:]])
 
 
 def _train_step_by_step(
@@ -317,7 +318,7 @@ def _train_step_by_step(
         w = [tensor[e : e + 1].clone() for tensor in weights]
         data = x[e : e + 1], targets[e : e + 1]
         for t in range(steps + 1):
-            step = reference.single_head_step(*data, *w, causal, scale)
+            step = reference.single_head_step(data[0], data[1], w[0], w[1], w[2], w[3], causal, scale)
             loss[e, t] = step.loss[0]
             if not loss[e, t] <= limit:
                 break
