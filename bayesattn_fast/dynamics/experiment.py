@@ -1,0 +1,156 @@
+"""One head trained on one sticky chain, for every seed and schedule; each seed's runs are kept in a shard of their own.
+
+Per seed: a training chain, a fresh held-out chain, the exact filter's answers on it, and initial weights N(0, 0.1²),
+all functions of the seed alone. Source of the protocol:
+"Gradient Dynamics of Attention", arXiv 2512.22473, and its code.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..models.initial import normal_weights
+from ..ops.single_head import MATRICES, Training, train_single_head
+from ..storage import read_json, read_table, write_json, write_table
+from ..tunnels.markov import Markov
+from ..tunnels.protocol import Stream
+from .schedules import METHODS, Schedule, schedules
+
+AUTHORS_SEEDS = (42, 2024, 1337, 7777, 9999)
+NATS = 0.6931471805599453
+"""Nats in a bit."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """The sizes of the protocol; a folder of results belongs to one of them."""
+
+    steps: int = 1000
+    length: int = 2000
+    """Symbols of the chain; one less is predicted."""
+    authors_matrix: bool = True
+    rates: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3)
+    ratio: float = 10.0
+    methods: tuple[str, ...] = tuple(METHODS)
+    record_every: int = 20
+    head: int = 10
+    values: int = 15
+    deviation: float = 0.1
+
+    def __post_init__(self) -> None:
+        schedules(self.rates, self.ratio, self.methods)
+        for name in ("steps", "record_every", "head", "values"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}")
+        if self.length < 3:
+            raise ValueError(f"length must be at least 3; got {self.length}")
+        if self.steps % self.record_every:
+            raise ValueError(
+                f"steps must be a multiple of {self.record_every}, the steps between records; got {self.steps}"
+            )
+
+    @property
+    def tunnel(self) -> Markov:
+        return Markov(chain=self.length, authors_matrix=self.authors_matrix)
+
+    @property
+    def schedules(self) -> tuple[Schedule, ...]:
+        return schedules(self.rates, self.ratio, self.methods)
+
+    def weights(self, seed: int) -> list[Tensor]:
+        """w_q, w_k, w_v, w_out of a seed, each with an axis E = 1."""
+        tunnel = self.tunnel
+        shapes = [(tunnel.dimensions, self.head)] * 2 + [
+            (tunnel.dimensions, self.values),
+            (self.values, tunnel.symbols),
+        ]
+        return [normal_weights([seed], name, s, self.deviation) for name, s in zip(MATRICES, shapes, strict=True)]
+
+
+def run(
+    experiment: Experiment, seeds: Sequence[int], folder: Path, on_seed: Callable[[int, int], None] | None = None
+) -> list[dict[str, Any]]:
+    """Train what the folder lacks and return the rows of these seeds, one for each seed and schedule.
+
+    Every seed is written as soon as it is done, so an interrupted run goes on where it stopped.
+    ValueError where the folder holds results of another experiment.
+    """
+    shards = _prepare(experiment, folder)
+    rows: list[dict[str, Any]] = []
+    for done, seed in enumerate(seeds):
+        path = shards / f"seed-{seed}.parquet"
+        kept = read_table(path) if path.exists() else []
+        wanted = {s.name: s for s in experiment.schedules}
+        missing = [s for name, s in wanted.items() if name not in {row["schedule"] for row in kept}]
+        if missing:
+            kept = [*kept, *_rows(experiment, seed, missing)]
+            write_table(path, kept)
+        rows += [row for row in kept if row["schedule"] in wanted]
+        if on_seed:
+            on_seed(done + 1, seed)
+    return rows
+
+
+def _prepare(experiment: Experiment, folder: Path) -> Path:
+    """The folder of the shards, once the folder is known to belong to this experiment."""
+    shards, config = folder / "shards", folder / "experiment.json"
+    # Rates and methods may be added later: a shard says which schedules it holds.
+    mine = {name: value for name, value in dataclasses.asdict(experiment).items() if name not in ("rates", "methods")}
+    if config.exists():
+        found = read_json(config)
+        for name, value in mine.items():
+            if found.get(name) != value:
+                raise ValueError(
+                    f"{folder} holds an experiment with {name} {found.get(name)}, not {value}: choose another folder"
+                )
+    else:
+        shards.mkdir(parents=True, exist_ok=True)
+        write_json(config, mine)
+    return shards
+
+
+def _rows(experiment: Experiment, seed: int, chosen: Sequence[Schedule]) -> Iterable[dict[str, Any]]:
+    tunnel = experiment.tunnel
+    train, fresh = (tunnel.sample([seed], 0, 1, stream=stream) for stream in (Stream.TRAIN, Stream.HELD_OUT))
+    told = fresh.predictive[0, 0].double()
+    answer = fresh.targets[0, 0]
+    exact = {
+        "filter_loss": -float(told.gather(1, answer[:, None]).log().mean()),
+        "filter_entropy": float(fresh.entropy.double().mean()),
+        "filter_accuracy": float((told.argmax(-1) == answer).double().mean()),
+    }
+    count = len(chosen)
+    found = train_single_head(
+        train.inputs.expand(count, -1, -1, -1),
+        train.targets.expand(count, -1, -1),
+        *(w.expand(count, -1, -1) for w in experiment.weights(seed)),
+        rates=torch.tensor([s.rates for s in chosen]),
+        steps=experiment.steps,
+        record_every=experiment.record_every,
+        held_out=(fresh.inputs.expand(count, -1, -1, -1), fresh.targets.expand(count, -1, -1)),
+    )
+    return [_row(seed, s, exact, found, i) for i, s in enumerate(chosen)]
+
+
+def _row(seed: int, chosen: Schedule, exact: dict[str, float], found: Training, i: int) -> dict[str, Any]:
+    return {
+        "seed": seed,
+        "schedule": chosen.name,
+        "method": chosen.method,
+        "base": chosen.base,
+        **{f"rate_{name}": rate for name, rate in zip(MATRICES, chosen.rates, strict=True)},
+        "diverged": bool(found.diverged[i]),
+        **exact,
+        "loss": found.loss[i].tolist(),
+        "recorded": list(found.recorded),
+        "held_out_loss": found.held_out_loss[i].tolist(),
+        "held_out_entropy": (found.held_out_entropy[i] / NATS).tolist(),
+        "held_out_accuracy": found.held_out_accuracy[i].tolist(),
+        "routing_entropy": (found.routing_entropy[i] / NATS).tolist(),
+        "advantage_variance": found.advantage_variance[i].tolist(),
+    }
