@@ -41,8 +41,8 @@ def by_both(posterior, *inputs: Tensor, **options) -> None:  # type: ignore[no-u
             exact = posterior(*exact_inputs, **options)
         for name, a, e in zip(native._fields, native, exact, strict=True):
             assert a.dtype == dtype
-            # A logarithm of probabilities near 1 has no relative precision: it is as exact as 1 − p is, and the evidence
-            # adds one of them for every step.
+            # A logarithm of probabilities near 1 has no relative precision: it is as exact as 1 − p is.
+            # The evidence adds one of them for every step.
             logarithms = {"entropy": 1.0, "log_evidence": 1 + 0.1 * native.entropy.shape[-1]}
             floor = tolerance * e.numel() ** 0.5 * logarithms.get(name, 0.0)
             if (a.double() - e).norm() > floor:
