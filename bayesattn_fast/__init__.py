@@ -2,7 +2,7 @@
 
 import bayesattn_fast as ba
 run = ba.train("bijection", seeds=3)          # trains, scores against the exact posterior, keeps the run
-print(run.evaluation.overall["kl"])           # bits, per seed
+print(run.evaluation.summary("kl"))           # bits, with a 95 % interval over seeds
 print(run.report)                             # the page
 """
 
@@ -13,6 +13,17 @@ if TYPE_CHECKING:
     from .api import Run, train
     from .backends import backend
     from .ops.attention import attention, attention_dynamics, record_dynamics, scaled_dot_product_attention
+    from .ops.causal_conv1d import causal_conv1d_fn
+    from .ops.selective_scan import selective_scan_fn, selective_state_update
+    from .ops.single_head import attention_cross_entropy, single_head_step, train_single_head
+    from .patching import patch, unpatch
+    from .posteriors import (
+        bijection_predictive,
+        hmm_filter,
+        markov_predictive,
+        recall_predictive,
+        regression_predictive,
+    )
 
 __version__ = "0.1.0"
 
@@ -20,21 +31,47 @@ __version__ = "0.1.0"
 _HOMES = {
     "Run": "api",
     "attention": "ops.attention",
+    "attention_cross_entropy": "ops.single_head",
     "attention_dynamics": "ops.attention",
     "backend": "backends",
+    "bijection_predictive": "posteriors",
+    "causal_conv1d_fn": "ops.causal_conv1d",
+    "hmm_filter": "posteriors",
+    "markov_predictive": "posteriors",
+    "patch": "patching",
+    "recall_predictive": "posteriors",
     "record_dynamics": "ops.attention",
+    "regression_predictive": "posteriors",
     "scaled_dot_product_attention": "ops.attention",
+    "selective_scan_fn": "ops.selective_scan",
+    "selective_state_update": "ops.selective_scan",
+    "single_head_step": "ops.single_head",
     "train": "api",
+    "train_single_head": "ops.single_head",
+    "unpatch": "patching",
 }
 __all__ = [
     "Run",
     "__version__",
     "attention",
+    "attention_cross_entropy",
     "attention_dynamics",
     "backend",
+    "bijection_predictive",
+    "causal_conv1d_fn",
+    "hmm_filter",
+    "markov_predictive",
+    "patch",
+    "recall_predictive",
     "record_dynamics",
+    "regression_predictive",
     "scaled_dot_product_attention",
+    "selective_scan_fn",
+    "selective_state_update",
+    "single_head_step",
     "train",
+    "train_single_head",
+    "unpatch",
 ]
 
 

@@ -33,10 +33,15 @@ class Bijection:
     primitive: ClassVar[str] = "belief accumulation"
 
     symbols: int = 20
+    """V: keys, and as many values."""
     pairs: int = 19
+    """L: pairs shown; the last key lacks its value."""
     with_replacement: bool = False
+    """Keys may repeat; a repeated key has a known answer."""
     separator: bool = False
+    """A token of its own after each pair."""
     shared_symbols: bool = False
+    """Keys and values are the same V tokens."""
 
     def __post_init__(self) -> None:
         at_least(self, symbols=2, pairs=1)

@@ -42,9 +42,13 @@ class Hmm:
     primitive: ClassVar[str] = "belief transport"
 
     states: int = 5
+    """S: hidden states."""
     symbols: int = 5
+    """O: symbols that a state emits."""
     observations: int = 20
+    """K: observations after the matrices, each of them scored."""
     answer: Literal["state", "observation"] = "state"
+    """What is predicted: the hidden state, or the next observation."""
 
     def __post_init__(self) -> None:
         at_least(self, states=2, symbols=2, observations=1)

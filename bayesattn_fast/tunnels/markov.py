@@ -38,11 +38,17 @@ class Markov:
     primitive: ClassVar[str] = "one-step prediction"
 
     symbols: int = 8
+    """Hidden symbols of the chain."""
     chain: int = 2000
+    """T: length of the chain; the next symbol is predicted at every step but the last."""
     dimensions: int = 20
+    """d: length of a symbol's embedding."""
     stay: float = 0.3
+    """Probability of keeping the symbol."""
     authors_matrix: bool = False
+    """The authors' transition matrix instead of the sticky one."""
     embedding_seed: int = 0
+    """Seed of the embeddings, which all sequences share."""
 
     def __post_init__(self) -> None:
         at_least(self, symbols=2, chain=2, dimensions=1, embedding_seed=0)

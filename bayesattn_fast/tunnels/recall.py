@@ -35,11 +35,17 @@ class Recall:
     primitive: ClassVar[str] = "random-access binding"
 
     pairs: int = 64
+    """N: pairs (key, value) stored."""
     symbols: int = 256
+    """Distinct keys, and as many values."""
     fillers: int = 32
+    """F: tokens between the pairs and the queries."""
     queries: int = 3
+    """M: keys asked for, each of them scored."""
     p_unseen: float = 0.0
+    """Probability that a query asks for a key that was never stored."""
     score_slot: bool = False
+    """Score the position after each query instead of the query itself."""
 
     def __post_init__(self) -> None:
         at_least(self, pairs=1, symbols=2, fillers=0, queries=1)

@@ -33,10 +33,15 @@ class Regression:
     primitive: ClassVar[str] = "a continuous latent"
 
     dimensions: int = 4
+    """d: length of the weight vector and of each x."""
     pairs: int = 32
+    """L: pairs (x, y); the last lacks its y."""
     tau: float = 1.0
+    """Standard deviation of the weights' prior."""
     sigma: float = 0.5
+    """Standard deviation of the noise on y."""
     bins: int = 64
+    """C: bins of y that the answer falls into."""
 
     def __post_init__(self) -> None:
         at_least(self, dimensions=1, pairs=1, bins=2)
