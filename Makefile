@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export OMP_WAIT_POLICY ?= PASSIVE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test lint types bench sizes clean
+.PHONY: help demo test slow lint types bench sizes clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,6 +23,9 @@ demo: $(VENV)/.installed  ## train 3 seeds of the small bijection tunnel and wri
 test: $(VENV)/.installed  ## run the tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
+slow: $(VENV)/.installed  ## the tests that `make test` leaves out, the table of compiled kernels among them
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
+
 lint: $(VENV)/.installed  ## ruff: lint and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -31,7 +34,7 @@ types: $(VENV)/.installed  ## mypy
 	$(BIN)/mypy
 
 bench: $(VENV)/.installed  ## kernel benchmarks beside their peers
-	$(BIN)/python -m pytest bench -q --benchmark-only --benchmark-disable-gc -p no:xdist
+	@for file in bench/bench_*.py; do name=$$(basename $$file .py); echo "== $$name"; $(BIN)/python -m bench.$$name || exit 1; done
 
 sizes:  ## median and 90th percentile of file lengths
 	@git ls-files '*.py' '*.cpp' '*.h' | xargs wc -l | grep -v total | sort -n | \
