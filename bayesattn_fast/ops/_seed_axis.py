@@ -31,3 +31,20 @@ def fold(size: int, in_dims: Sequence[int | None], tensors: Sequence[Tensor | No
 def unfold(size: int, outputs: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
     """Give outputs that lead with (size · E) their two axes back, and say where vmap's axis is."""
     return tuple(t.unflatten(0, (size, t.shape[0] // size)) for t in outputs), (0,) * len(outputs)
+
+
+def expect(name: str, tensor: Tensor | None, shape: tuple[int, ...], letters: str) -> None:
+    """Raise ValueError unless an optional tensor has `shape`.
+
+    A seed axis that `letters` does not name and that fits is left out of the message: the public functions of one seed
+    take tensors without it.
+    """
+    if tensor is None or tuple(tensor.shape) == shape:
+        return
+    given, named = tuple(tensor.shape), [letter for letter in letters.strip("()").split(",") if letter.strip()]
+    if len(shape) > len(named):
+        if given[:1] == shape[:1]:
+            given, shape = given[1:], shape[1:]
+        else:
+            letters = f"(E, {letters[1:]}"
+    raise ValueError(f"{name} must have shape {letters} = {shape}; got {given}")

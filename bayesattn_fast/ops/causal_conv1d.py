@@ -13,7 +13,7 @@ from torch.library import custom_op
 
 from ..backends import resolve
 from ..kernels.causal_conv1d import reference
-from ._seed_axis import absent, fold, in_layout_of, unfold
+from ._seed_axis import absent, expect, fold, in_layout_of, unfold
 
 Maybe = Tensor | None
 WIDTHS = (2, 3, 4)
@@ -144,11 +144,6 @@ class _ConvBackward(torch.autograd.Function):
         return unfold(info.batch_size, outputs)
 
 
-def _expect(name: str, tensor: Maybe, shape: tuple[int, ...], letters: str) -> None:
-    if tensor is not None and tuple(tensor.shape) != shape:
-        raise ValueError(f"{name} must have shape {letters} = {shape}; got {tuple(tensor.shape)}")
-
-
 def _check(x: Tensor, weight: Tensor, bias: Maybe, seq_idx: Maybe, initial_states: Maybe) -> None:
     """Shapes, dtypes and devices of tensors with a seed axis."""
     named = {"x": x, "weight": weight, "bias": bias, "initial_states": initial_states}
@@ -166,10 +161,10 @@ def _check(x: Tensor, weight: Tensor, bias: Maybe, seq_idx: Maybe, initial_state
     if weight.dim() != 3 or weight.shape[-1] not in WIDTHS:
         raise ValueError(f"weight must be (channels, width) with width 2, 3 or 4; got {tuple(weight.shape[1:])}")
     width = weight.shape[-1]
-    _expect("weight", weight, (seeds, channels, width), "(D, W)")
-    _expect("bias", bias, (seeds, channels), "(D,)")
-    _expect("seq_idx", seq_idx, (seeds, batch, length), "(B, L)")
-    _expect("initial_states", initial_states, (seeds, batch, channels, width - 1), "(B, D, W − 1)")
+    expect("weight", weight, (seeds, channels, width), "(D, W)")
+    expect("bias", bias, (seeds, channels), "(D,)")
+    expect("seq_idx", seq_idx, (seeds, batch, length), "(B, L)")
+    expect("initial_states", initial_states, (seeds, batch, channels, width - 1), "(B, D, W − 1)")
     if seq_idx is not None and (seq_idx.is_floating_point() or seq_idx.dtype == torch.bool):
         raise TypeError(f"seq_idx must hold integers; got {seq_idx.dtype}")
 
@@ -243,7 +238,7 @@ def causal_conv1d_fn(
         final = torch.cat([before, x], -1)[..., x.shape[-1] :]
     if final_states_out is None:
         return out, final
-    _expect("final_states_out", final_states_out, tuple(final.shape), "(B, D, W − 1)")
+    expect("final_states_out", final_states_out, tuple(final.shape), "(B, D, W − 1)")
     return out, final_states_out.copy_(final)
 
 

@@ -18,7 +18,7 @@ from torch.library import custom_op
 from ..backends import resolve
 from ..kernels.selective_scan import reference
 from ..kernels.selective_scan.reference import Gradients, saved_states, state_dtype
-from ._seed_axis import absent, fold, in_layout_of, unfold
+from ._seed_axis import absent, expect, fold, in_layout_of, unfold
 
 Maybe = Tensor | None
 
@@ -190,22 +190,17 @@ class _ScanBackward(torch.autograd.Function):
         return unfold(info.batch_size, _ScanBackward.apply(*tensors[:10], args[10], tensors[10]))
 
 
-def _expect(name: str, tensor: Maybe, shape: tuple[int, ...], letters: str) -> None:
-    if tensor is not None and tuple(tensor.shape) != shape:
-        raise ValueError(f"{name} must have shape {letters} = {shape}; got {tuple(tensor.shape)}")
-
-
 def _check_matrix(name: str, matrix: Tensor, u: Tensor, count: int) -> None:
     """B or C: fixed (E, D, N), or varying (E, B, G, N, L)."""
     seeds, batch, channels, length = u.shape
     if matrix.dim() == 3:
-        return _expect(name, matrix, (seeds, channels, count), "(D, N)")
+        return expect(name, matrix, (seeds, channels, count), "(D, N)")
     if matrix.dim() != 5:
         raise ValueError(f"{name} must be (D, N), (B, N, L) or (B, G, N, L); got {tuple(matrix.shape[1:])}")
     groups = matrix.shape[2]
     if groups < 1 or channels % groups:
         raise ValueError(f"{name} has {groups} groups, which must divide the {channels} channels of u")
-    return _expect(name, matrix, (seeds, batch, groups, count, length), "(B, G, N, L)")
+    return expect(name, matrix, (seeds, batch, groups, count, length), "(B, G, N, L)")
 
 
 def _check(u: Tensor, A: Tensor, tensors: dict[str, Maybe]) -> None:
@@ -226,11 +221,11 @@ def _check(u: Tensor, A: Tensor, tensors: dict[str, Maybe]) -> None:
         raise ValueError(f"u must have at least one channel and one position; got {tuple(u.shape[1:])}")
     if A.dim() != 3 or A.shape[-1] < 1:
         raise ValueError(f"A must be (channels, states) with at least one state; got {tuple(A.shape[1:])}")
-    _expect("A", A, (seeds, channels, A.shape[-1]), "(D, N)")
+    expect("A", A, (seeds, channels, A.shape[-1]), "(D, N)")
     for name in ("delta", "z"):
-        _expect(name, tensors[name], tuple(u.shape), "(B, D, L)")
+        expect(name, tensors[name], tuple(u.shape), "(B, D, L)")
     for name in ("D", "delta_bias"):
-        _expect(name, tensors[name], (seeds, channels), "(D,)")
+        expect(name, tensors[name], (seeds, channels), "(D,)")
     for name in ("B", "C"):
         if (matrix := tensors[name]) is not None:
             _check_matrix(name, matrix, u, A.shape[-1])
@@ -368,12 +363,12 @@ def selective_state_update(
     if groups < 1 or heads % groups:
         raise ValueError(f"B has {groups} groups, which must divide the {heads} heads of state")
     for name in ("x", "dt", "z"):
-        _expect(name, full[name], (batch, heads, channels), "(B, H, D)")
+        expect(name, full[name], (batch, heads, channels), "(B, H, D)")
     for name in ("D", "dt_bias"):
-        _expect(name, full[name], (heads, channels), "(H, D)")
-    _expect("A", full["A"], (heads, channels, count), "(H, D, N)")
+        expect(name, full[name], (heads, channels), "(H, D)")
+    expect("A", full["A"], (heads, channels, count), "(H, D, N)")
     for name in ("B", "C"):
-        _expect(name, full[name], (batch, groups, count), "(B, G, N)")
+        expect(name, full[name], (batch, groups, count), "(B, G, N)")
         full[name] = full[name].repeat_interleave(heads // groups, 1).unsqueeze(2)
     step = full["dt"] if dt_bias is None else full["dt"] + full["dt_bias"]
     step = F.softplus(step) if dt_softplus else step

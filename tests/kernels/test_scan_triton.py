@@ -10,6 +10,7 @@ from torch import Tensor
 from bayesattn_fast.kernels.selective_scan import reference
 from tests.closeness import assert_close
 from tests.interpreter import interpreted, only_result
+from tests.ops import scan_cases
 
 FORWARD = "bayesattn_fast.kernels.selective_scan.forward"
 BACKWARD = "bayesattn_fast.kernels.selective_scan.backward"
@@ -38,7 +39,7 @@ CASES = {
     "one step, one channel, one state": Case(channels=1, states=1, length=1),
     "exactly one group of steps": Case(length=8),
     "two seeds, two sequences, two groups": Case(
-        seeds=2, batch=2, channels=6, states=3, length=9, groups_B=2, groups_C=2
+        seeds=2, batch=2, channels=2, states=3, length=3, groups_B=2, groups_C=2
     ),
     "more channels than a tile": Case(channels=70, states=1, length=5),
     "fixed B": Case(groups_B=0, states=5),
@@ -47,7 +48,7 @@ CASES = {
     "no options, no softplus": Case(options=False, softplus=False),
     "channel-last": Case(channel_last=True, channels=12),
     "longer than a chunk": Case(channels=2, states=3, length=75),
-    "64 states": Case(channels=3, states=64, length=10),
+    "64 states": Case(channels=3, states=64, length=5),
     "bfloat16": Case(dtype=torch.bfloat16, channel_last=True),
     "float16": Case(dtype=torch.float16),
 }
@@ -132,3 +133,11 @@ def test_one_program_holds_all_states_of_its_channels() -> None:
     launches = interpreted(FORWARD, "selective_scan_forward", **draw(case), want_last_state=False)[1]
     # Two tiles of 16 channels by 16 states.
     assert [(made.kernel, made.programs, made.resources.warps) for made in launches] == [("forward_kernel", 2, 1)]
+
+
+def test_the_public_function_reaches_both_kernels_and_equals_the_native_back_end() -> None:
+    case = scan_cases.Case(batch=1, channels=4, states=2, length=9, B="grouped", layout="channel_last")
+    found, launches = interpreted("tests.ops.scan_cases", "results_under", "triton", case)
+    assert [made.kernel for made in launches] == ["forward_kernel", "backward_kernel"]
+    for name, value in scan_cases.results_under("cpu", case).items():
+        assert_close(found[name], value, 5e-6, name)

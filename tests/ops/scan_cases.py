@@ -6,6 +6,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
+from bayesattn_fast.backends import backend
 from bayesattn_fast.ops.selective_scan import selective_scan_fn
 
 NAMES = ("u", "delta", "A", "B", "C", "D", "z", "delta_bias")
@@ -87,6 +88,12 @@ def results(case: Case, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         [out, last], list(tensors.values()), [g.to(t.dtype) for g, t in zip(upstream, (out, last), strict=True)]
     )
     return {"out": out, "last_state": last, **{f"d{n}": g for n, g in zip(tensors, gradients, strict=True)}}
+
+
+def results_under(back_end: str, case: Case) -> dict[str, Tensor]:
+    """`results` of the case's own tensors from one back end."""
+    with backend(back_end):
+        return {name: value.detach() for name, value in results(case, draw_tensors(case)).items()}
 
 
 def in_float64(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -269,7 +269,7 @@ BAD = {
     "delta of another shape": (
         {"delta": torch.zeros(2, 6, 36)},
         ValueError,
-        "delta must have shape .*2, 6, 37",
+        r"delta must have shape \(B, D, L\) = \(2, 6, 37\); got \(2, 6, 36\)",
     ),
     "A of another width": ({"A": torch.zeros(5, 4)}, ValueError, "A must have shape"),
     "B with other states": ({"B": torch.zeros(2, 5, 37)}, ValueError, "B must have shape"),
