@@ -96,18 +96,20 @@ def hmm_filter(
     """
     (batch, length), (states, symbols) = observations.shape, emission.shape[-2:]
     block_s, block_o = triton.next_power_of_2(states), triton.next_power_of_2(symbols)
-    config = Config(max(1, TILE // (block_s * (block_s + block_o) * 2)), block_s, block_o, lengths is not None)
-    matrices = [x.contiguous() for x in (transition, emission, initial)]
-    strides = [x.stride(0) if x.dim() > own else 0 for x, own in zip(matrices, (2, 2, 1), strict=True)]
+    fit = max(1, TILE // (2 * block_s * (block_s + block_o)))
+    config = Config(1 << (fit.bit_length() - 1), block_s, block_o, lengths is not None)
+    p, e, first = transition.contiguous(), emission.contiguous(), initial.contiguous()
+    p_stride, e_stride = (x.stride(0) if x.dim() == 3 else 0 for x in (p, e))
+    first_stride = first.stride(0) if first.dim() == 2 else 0
     seen = observations.contiguous()
     ends = seen if lengths is None else lengths.to(torch.int64).contiguous()
     new = transition.new_empty
     made = Results(new(batch, length, states), new(batch, length, symbols), new(batch), new(batch, length))
-    problem = Problem(*matrices, seen, ends, *strides, batch, length, states, symbols)
+    problem = Problem(p, e, first, seen, ends, p_stride, e_stride, first_stride, batch, length, states, symbols)
     launch(
         *(filter_kernel, triton.cdiv(batch, config.block_b), problem, made),
         config=config,
-        resources=Resources(4, 1),
+        resources=Resources(4, 1, 255),
         device=transition.device,
     )
     return made

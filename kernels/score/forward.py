@@ -89,7 +89,7 @@ def score(logits: Tensor, p: Tensor, targets: Tensor) -> Scores:
         *(score_kernel, triton.cdiv(rows, config.block_r)),
         *(logits.contiguous(), p.contiguous(), targets.contiguous(), made, rows, classes),
         config=config,
-        resources=Resources(4 if block_c <= TILE else 8, 1),
+        resources=Resources(4 if block_c <= TILE else 8, 1, 255),
         device=logits.device,
     )
     return Scores(*made)

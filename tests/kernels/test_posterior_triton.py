@@ -101,3 +101,24 @@ def test_posterior_kernels_compile_without_spills_or_float_atomics(capability: i
         usage = gpu.usage(kernel)
         print(f"sm_{capability} {kernel.name} {kernel.config} registers {usage.registers} shared {usage.shared}")
         assert (usage.spills, usage.stack, usage.local, usage.atomics) == (0, 0, 0, 0), kernel.config
+
+
+def public_filter(*inputs: Tensor, **options: object) -> Tensor:
+    """posteriors.hmm_filter by the Triton back end, for the interpreter's process."""
+    from bayesattn_fast.backends import backend
+    from bayesattn_fast.posteriors import hmm_filter
+
+    with backend("triton"):
+        return hmm_filter(*inputs, **options).posterior  # type: ignore[arg-type]
+
+
+def test_the_public_filter_runs_on_triton_and_names_what_it_refuses() -> None:
+    half, never_one = torch.full((2, 2), 0.5), torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+    here = "tests.kernels.test_posterior_triton"
+    observations = torch.tensor([[0, 0, 0], [0, 1, 0]])
+    found = only_result(here, "public_filter", half, half, observations)
+    assert torch.equal(found, torch.full((2, 3, 2), 0.5))
+    with pytest.raises(ValueError, match=r"observations must have positive probability .*sequence 1, position 1"):
+        only_result(here, "public_filter", half, never_one, observations)
+    with pytest.raises(ValueError, match="rows of emission must sum to 1"):
+        only_result(here, "public_filter", half, half * 0.9, observations)
