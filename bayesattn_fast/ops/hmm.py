@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.library import custom_op
 
+from ..backends import resolve
 from ..kernels.entropy.reference import entropy_bits
 from ..kernels.hmm import native, reference
 
@@ -207,6 +208,21 @@ def hmm_filter(
         return native.hmm_filter(transition, emission, observations, initial, lengths, validate, out)
     *fields, status = _Filter.apply(transition, emission, observations, initial, lengths, validate)
     return (*fields,), status
+
+
+def by_triton(*inputs: Tensor) -> bool:
+    """True where the Triton filter takes these matrices: float32, and no gradient is wanted."""
+    single = all(x.dtype == torch.float32 for x in inputs)
+    return single and resolve("hmm", inputs[0].device) == "triton" and not _transformed(*inputs)
+
+
+def triton_filter(
+    transition: Tensor, emission: Tensor, observations: Tensor, initial: Tensor, lengths: Maybe
+) -> tuple[Tensor, ...]:
+    """posterior, predictive, log_evidence and entropy by the Triton kernel; arguments have been checked."""
+    from ..kernels.hmm import forward
+
+    return tuple(forward.hmm_filter(transition, emission, observations, initial, lengths))
 
 
 def _transformed(*inputs: Tensor) -> bool:

@@ -28,6 +28,10 @@ def score(logits: Tensor, predictive: Tensor, targets: Tensor) -> Scores:
     with torch.no_grad():
         if _natively(logits):
             return Scores(*native.score(logits, predictive, targets))
+        if logits.dtype == torch.float32 and resolve("score", logits.device) == "triton":
+            from ..kernels.score import forward
+
+            return forward.score(logits, predictive, targets)
         return reference.score(logits, predictive, targets)
 
 

@@ -1,5 +1,6 @@
 """Exact filtering of hidden Markov models with discrete observations."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -75,9 +76,19 @@ def hmm_filter(
         checks.probability_rows("emission", emission)
         checks.probability_rows("initial", initial)
         checks.symbols("observations", observations, sizes["O"], lowest=-1, meaning=" or be −1 where missing")
+    fields: Sequence[Tensor]
+    if ops.by_triton(transition, emission, initial):
+        fields = ops.triton_filter(transition, emission, observations, initial, lengths)
+        # What is impossible is named by the reference, which looks at every step.
+        if not validate or allow_impossible or not bool(fields[2].isneginf().any()):
+            return _into(out, fields)
     *fields, log_likelihood = ops.plain_filter(transition, emission, observations, initial, lengths)
     if validate and not allow_impossible:
         checks.possible("observations", log_likelihood, observations)
+    return _into(out, fields)
+
+
+def _into(out: HmmFilter | None, fields: Sequence[Tensor]) -> HmmFilter:
     if out is None:
         return HmmFilter(*fields)
     for field, value in zip(out, fields, strict=True):
