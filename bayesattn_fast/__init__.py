@@ -12,12 +12,30 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .api import Run, train
     from .backends import backend
+    from .ops.attention import attention, attention_dynamics, record_dynamics, scaled_dot_product_attention
 
 __version__ = "0.1.0"
 
 # Loaded on first use: a kernel's user does not wait for the training code, nor the other way round.
-_HOMES = {"Run": "api", "train": "api", "backend": "backends"}
-__all__ = ["Run", "__version__", "backend", "train"]
+_HOMES = {
+    "Run": "api",
+    "attention": "ops.attention",
+    "attention_dynamics": "ops.attention",
+    "backend": "backends",
+    "record_dynamics": "ops.attention",
+    "scaled_dot_product_attention": "ops.attention",
+    "train": "api",
+}
+__all__ = [
+    "Run",
+    "__version__",
+    "attention",
+    "attention_dynamics",
+    "backend",
+    "record_dynamics",
+    "scaled_dot_product_attention",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 from .. import tunnels
 from ..training import PRESETS, Interrupted, RunConfig, fit, parse_seeds, preset
+from ..training.phases import PhaseClock
 from ..training.run import default_folder
 from .parsing import UsageError, device_of, known, parse, value_of
 from .progress import training_progress
@@ -41,6 +42,8 @@ class RunFlags:
     """Show the result only."""
     json: bool = False
     """Print the result as JSON."""
+    profile: bool = False
+    """Time the phases of a step and print the share of data, forward, backward and optimiser, on stderr."""
 
 
 def main(words: list[str]) -> int:
@@ -70,12 +73,22 @@ def fit_and_show(config: RunConfig, flags: RunFlags) -> int:
     """Train, write the report, print the table; exit code 130 after ^C."""
     folder = Path(flags.out) if flags.out else default_folder(config.tunnel.name, config.model.model)
     device = device_of(flags.device)
+    clock = PhaseClock(device) if flags.profile else None
     try:
         with training_progress(config, folder, quiet=flags.quiet or flags.json) as on_step:
-            run = fit(config, folder, resume=flags.resume, overwrite=flags.overwrite, device=device, on_step=on_step)
+            run = fit(
+                *(config, folder),
+                resume=flags.resume,
+                overwrite=flags.overwrite,
+                device=device,
+                on_step=on_step,
+                clock=clock,
+            )
     except Interrupted as stop:
         done = f"stopped after step {stop.step} of {config.training.steps} and saved"
         print(f"bayesattn: {done}; go on with: bayesattn resume {stop.folder}", file=sys.stderr)
         return 130
+    if clock:
+        print(f"bayesattn: {clock}", file=sys.stderr)
     show(run.folder, as_json=flags.json)
     return 0

@@ -10,13 +10,40 @@ Shapes: log_q and p (…, C) float64, p from `normalised`; results (…). Terms 
 logits of −inf are fine; a KL or a cross-entropy is infinite where q rules out an answer that p allows.
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-BITS = 1 / math.log(2)
+from ..kernels.score.reference import (
+    BITS,
+    accuracy,
+    cross_entropy_nats,
+    entropy_bits,
+    impossible_mass,
+    kl_bits,
+    sampled_loss_nats,
+    tvd,
+)
+from ..ops.score import score
+
+__all__ = [
+    "BITS",
+    "METRICS",
+    "Metric",
+    "accuracy",
+    "cross_entropy_nats",
+    "entropy_bits",
+    "impossible_mass",
+    "kl_bits",
+    "log_of",
+    "log_probabilities",
+    "normalised",
+    "pointwise",
+    "sampled_loss_nats",
+    "truth_scores",
+    "tvd",
+]
 
 
 @dataclass(frozen=True)
@@ -87,47 +114,6 @@ def log_of(probabilities: Tensor) -> Tensor:
     return normalised(probabilities).log()
 
 
-def entropy_bits(log_q: Tensor) -> Tensor:
-    """H(q) in bits."""
-    return torch.special.entr(log_q.exp()).sum(-1) * BITS
-
-
-def cross_entropy_nats(p: Tensor, log_q: Tensor) -> Tensor:
-    """−Σ p ln q in nats: the loss, in expectation over answers drawn from p."""
-    return -torch.where(p == 0, 0.0, p * log_q).sum(-1)
-
-
-def kl_bits(p: Tensor, log_q: Tensor) -> Tensor:
-    """KL(p‖q) in bits."""
-    return (cross_entropy_nats(p, log_q) - torch.special.entr(p).sum(-1)) * BITS
-
-
-def tvd(p: Tensor, log_q: Tensor) -> Tensor:
-    """Total variation distance, 0 to 1."""
-    return (p - log_q.exp()).abs().sum(-1) / 2
-
-
-def impossible_mass(p: Tensor, log_q: Tensor) -> Tensor:
-    """Probability that q gives to answers whose exact probability is 0."""
-    return torch.where(p == 0, log_q.exp(), 0.0).sum(-1)
-
-
-def accuracy(q: Tensor, targets: Tensor) -> Tensor:
-    """1 where the most probable class is the target (…), 1/n where the target is one of n that tie, else 0.
-
-    q (…, C): probabilities or their logarithms. Sharing ties makes chance level exact: uniform predictions score 1/C.
-    NaN where q is NaN.
-    """
-    best = q == q.amax(-1, keepdim=True)
-    hit = best.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
-    return hit.to(torch.float64) / best.sum(-1)
-
-
-def sampled_loss_nats(log_q: Tensor, targets: Tensor) -> Tensor:
-    """−ln q(target) in nats."""
-    return -log_q.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
-
-
 def truth_scores(p: Tensor, targets: Tensor) -> dict[str, Tensor]:
     """What the exact predictive itself scores: entropy in bits and nats, accuracy. Same shapes as `pointwise`."""
     floor = torch.special.entr(p).sum(-1)
@@ -144,17 +130,16 @@ def pointwise(log_q: Tensor, p: Tensor, targets: Tensor, truth: dict[str, Tensor
     log_q and p (E, B, P, C), targets (E, B, P) int64, truth from `truth_scores`. Returns (E, B, P) float64 by the names
     of METRICS; `entropy_mae` is missing, since it exists only after averaging over sequences.
     """
-    entropy = entropy_bits(log_q)
-    loss = cross_entropy_nats(p, log_q)
-    gap = loss - truth["bayes_floor"]
+    found = score(log_q, p, targets)
+    gap = found.loss - truth["bayes_floor"]
     return truth | {
-        "entropy_bits": entropy,
-        "entropy_abs_error": (entropy - truth["bayes_entropy_bits"]).abs(),
+        "entropy_bits": found.entropy_bits,
+        "entropy_abs_error": (found.entropy_bits - truth["bayes_entropy_bits"]).abs(),
         "kl": gap * BITS,
-        "tvd": tvd(p, log_q),
-        "loss": loss,
+        "tvd": found.tvd,
+        "loss": found.loss,
         "gap": gap,
-        "sampled_loss": sampled_loss_nats(log_q, targets),
-        "accuracy": accuracy(log_q, targets),
-        "impossible_mass": impossible_mass(p, log_q),
+        "sampled_loss": found.sampled_loss,
+        "accuracy": found.accuracy,
+        "impossible_mass": found.impossible_mass,
     }

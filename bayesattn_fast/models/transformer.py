@@ -3,6 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..ops.attention import attention
 from .ensemble import LayerNorm, Linear
 from .sequence import ModelConfig
 
@@ -20,7 +21,7 @@ class Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         # (E, B, N, 3d) → three views (E·B, H, N, d/H); the kernel reads them through their strides, without a copy.
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).flatten(0, 1).permute(2, 0, 3, 1, 4)
-        o = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        o = attention(q, k, v)
         return self.out(o.transpose(1, 2).flatten(2).view_as(x))
 
 

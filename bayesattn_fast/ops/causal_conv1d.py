@@ -3,6 +3,7 @@
 out_t = act(bias + Σ_k weight_k x_{t−W+1+k}); the definition is kernels/causal_conv1d/reference.py.
 """
 
+import importlib
 from types import ModuleType
 from typing import Any
 
@@ -18,8 +19,8 @@ Maybe = Tensor | None
 WIDTHS = (2, 3, 4)
 
 
-def _implementation(x: Tensor) -> ModuleType:
-    """The module that serves these tensors; float64 is the reference's alone."""
+def _implementation(x: Tensor, forward: bool) -> ModuleType:
+    """The module that has this pass for these tensors; float64 is the reference's alone."""
     served = "reference"
     if x.dtype != torch.float64 and x.device.type in ("cpu", "cuda"):
         served = resolve("causal_conv1d", x.device)
@@ -28,9 +29,7 @@ def _implementation(x: Tensor) -> ModuleType:
 
         return native
     if served == "triton":
-        from ..kernels.causal_conv1d import forward  # type: ignore[attr-defined]
-
-        return forward
+        return importlib.import_module(f"bayesattn_fast.kernels.causal_conv1d.{'forward' if forward else 'backward'}")
     return reference
 
 
@@ -39,7 +38,7 @@ def conv_forward(x: Tensor, weight: Tensor, bias: Maybe, seq_idx: Maybe, initial
     """out of tensors with a seed axis; the contract is kernels/causal_conv1d/reference.py."""
     if x.numel() == 0:
         return torch.empty_like(x)
-    out = _implementation(x).causal_conv1d_forward(x, weight, bias, seq_idx, initial_states, silu)
+    out = _implementation(x, True).causal_conv1d_forward(x, weight, bias, seq_idx, initial_states, silu)
     return in_layout_of(x, out)
 
 
@@ -56,7 +55,7 @@ def conv_backward(
     if x.numel() == 0:
         shapes = _empty_backward(x, weight, bias, initial_states)
         return tuple(t.zero_() for t in shapes)  # type: ignore[return-value]
-    backward = _implementation(x).causal_conv1d_backward
+    backward = _implementation(x, False).causal_conv1d_backward
     gradients = backward(dout, x, weight, bias, seq_idx, initial_states, silu)
     return tuple(  # type: ignore[return-value]
         absent(weight) if g is None else in_layout_of(None if i else x, g) for i, g in enumerate(gradients)

@@ -6,6 +6,7 @@ selective state spaces".
 """
 
 import functools
+import importlib
 from types import ModuleType
 from typing import Any
 
@@ -22,8 +23,8 @@ from ._seed_axis import absent, fold, in_layout_of, unfold
 Maybe = Tensor | None
 
 
-def _implementation(u: Tensor) -> ModuleType:
-    """The module that serves these tensors; float64 is the reference's alone."""
+def _implementation(u: Tensor, forward: bool) -> ModuleType:
+    """The module that has this pass for these tensors; float64 is the reference's alone."""
     served = "reference"
     if u.dtype != torch.float64 and u.device.type in ("cpu", "cuda"):
         served = resolve("selective_scan", u.device)
@@ -31,16 +32,9 @@ def _implementation(u: Tensor) -> ModuleType:
         from ..kernels.selective_scan import native
 
         return native
-    return reference if served == "reference" else _triton()
-
-
-def _triton() -> ModuleType:
-    from ..kernels.selective_scan import backward, forward  # type: ignore[attr-defined]
-
-    module = ModuleType("selective_scan_triton")
-    module.selective_scan_forward = forward.selective_scan_forward  # type: ignore[attr-defined]
-    module.selective_scan_backward = backward.selective_scan_backward  # type: ignore[attr-defined]
-    return module
+    if served == "triton":
+        return importlib.import_module(f"bayesattn_fast.kernels.selective_scan.{'forward' if forward else 'backward'}")
+    return reference
 
 
 @custom_op("bayesattn::selective_scan_forward", mutates_args=())
@@ -59,7 +53,7 @@ def scan_forward(
     """(out, last_state, states) of tensors with a seed axis; the contract is kernels/selective_scan/reference.py."""
     if u.numel() == 0:
         return _empty_forward(u, A, want_last_state)
-    forward = _implementation(u).selective_scan_forward
+    forward = _implementation(u, True).selective_scan_forward
     out, last, states = forward(u, delta, A, B, C, D, z, delta_bias, delta_softplus, want_last_state)
     return in_layout_of(u, out), in_layout_of(None, last), in_layout_of(None, states)
 
@@ -93,7 +87,7 @@ def scan_backward(
     """The eight gradients; an empty tensor where the input was absent."""
     if u.numel() == 0:
         return tuple(t.zero_() for t in _empty_backward(u, delta, A, B, C, D, z, delta_bias))  # type: ignore[return-value]
-    backward = _implementation(u).selective_scan_backward
+    backward = _implementation(u, False).selective_scan_backward
     gradients: Gradients = backward(dout, dlast_state, u, delta, A, B, C, D, z, delta_bias, delta_softplus, states)
     kept = {0: u, 1: delta, 6: z}  # the gradients that keep the layout of their tensor
     return tuple(  # type: ignore[return-value]

@@ -5,8 +5,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bayesattn_fast.kernels.elimination import reference
+from bayesattn_fast.kernels.elimination import native, reference
 from bayesattn_fast.posteriors import checks
+from bayesattn_fast.posteriors.serving import NATIVE_DTYPES, accepted, natively
 
 
 class BijectionPredictive(NamedTuple):
@@ -37,6 +38,10 @@ def bijection_predictive(
     arXiv 2512.22471, the elimination task.
     """
     checks.shapes(keys=(keys, "B L"), values=(values, "B L"))
+    if natively("elimination", keys) and dtype in NATIVE_DTYPES and keys.dtype == values.dtype == torch.int64:
+        *made, status = native.bijection(keys, values, symbols, dtype)
+        if accepted(status, validate=validate, allow_impossible=allow_impossible):
+            return BijectionPredictive(*made)
     if validate:
         checks.symbols("keys", keys, symbols)
         checks.symbols("values", values, symbols)

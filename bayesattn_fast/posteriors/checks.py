@@ -8,13 +8,13 @@ def shapes(**arguments: tuple[Tensor, str]) -> dict[str, int]:
     """Check tensors against shape letters and return the sizes.
 
     `shapes(transition=(P, "B S S"), emission=(E, "B S O"))`: the first argument with a letter sets its size, and every
-    size is at least 1. Raises ValueError naming the argument, its shape and the expected one.
+    size is at least 1, the batch B at least 0. Raises ValueError naming the argument, its shape and the expected one.
     """
     sizes: dict[str, int] = {}
     for name, (tensor, letters) in arguments.items():
         expected = letters.split()
         fits = tensor.dim() == len(expected) and all(
-            size >= 1 and sizes.setdefault(letter, size) == size
+            size >= (letter != "B") and sizes.setdefault(letter, size) == size
             for letter, size in zip(expected, tensor.shape, strict=True)
         )
         if not fits:

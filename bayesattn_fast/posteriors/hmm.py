@@ -5,9 +5,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bayesattn_fast.kernels.entropy.reference import entropy_bits
-from bayesattn_fast.kernels.hmm import reference
+import bayesattn_fast.ops.hmm as ops
 from bayesattn_fast.posteriors import checks
+from bayesattn_fast.posteriors.serving import accepted, natively
 
 
 class HmmFilter(NamedTuple):
@@ -32,19 +32,23 @@ def hmm_filter(
     lengths: Tensor | None = None,
     allow_impossible: bool = False,
     validate: bool = True,
+    out: HmmFilter | None = None,
 ) -> HmmFilter:
     """Filtering posterior of a batch of hidden Markov models, each with its own matrices or all with one pair.
 
     transition (B, S, S) or (S, S), transition[i, j] = p(s_{t+1} = j | s_t = i); emission (B, S, O) or (S, O);
     observations (B, T) int64 in [0, O), −1 where missing; initial (B, S) or (S,), uniform by default: the state
     *before* the first observation, no transition precedes it; lengths (B,) int64 in [1, T] of ragged sequences.
-    Any one floating dtype, which the result keeps.
+    Any one floating dtype, which the result keeps. out: an earlier result of these sizes to write into, since fresh
+    memory costs a large batch as much as the filter does.
     Raises ValueError naming the first row that does not sum to 1 within 1e-4, the first symbol out of range, or the
     first observation of probability zero; with allow_impossible=True the last gives −inf evidence and is otherwise
     skipped. validate=False checks shapes only and never waits for the device.
+    Differentiable in transition, emission and initial, entries taken as free numbers; a step of probability zero gives
+    its own observation no gradient.
     Rabiner (1989), eq. 19–20, normalised at every step.
     """
-    batch, states = observations.shape[0], transition.shape[-1]
+    states = transition.shape[-1]
     if initial is None:
         initial = transition.new_full((states,), 1.0 / states)
     transition_letters, emission_letters = (
@@ -58,26 +62,38 @@ def hmm_filter(
         **({} if lengths is None else {"lengths": (lengths, "B")}),
     )
     checks.floating(transition=transition, emission=emission, initial=initial)
+    if out is not None:
+        _check_out(out, sizes, transition, emission, initial)
+    if validate and lengths is not None:
+        checks.symbols("lengths", lengths, sizes["T"] + 1, lowest=1)
+    if natively("hmm", transition, emission, initial, observations, differentiable=True):
+        made, status = ops.hmm_filter(transition, emission, observations, initial, lengths, validate, out)
+        if accepted(int(status), validate=validate, allow_impossible=allow_impossible):
+            return out or HmmFilter(*made)
     if validate:
         checks.probability_rows("transition", transition)
         checks.probability_rows("emission", emission)
         checks.probability_rows("initial", initial)
         checks.symbols("observations", observations, sizes["O"], lowest=-1, meaning=" or be −1 where missing")
-        if lengths is not None:
-            checks.symbols("lengths", lengths, sizes["T"] + 1, lowest=1)
-    inside = torch.ones_like(observations, dtype=torch.bool)
-    if lengths is not None:
-        inside = torch.arange(sizes["T"], device=lengths.device) < lengths[:, None]
-    seen = torch.where(inside, observations, -1)
-    posterior, log_likelihood = reference.filter_likelihoods(
-        transition, reference.discrete_likelihoods(emission, seen), initial.expand(batch, states)
-    )
+    *fields, log_likelihood = ops.plain_filter(transition, emission, observations, initial, lengths)
     if validate and not allow_impossible:
         checks.possible("observations", log_likelihood, observations)
-    predictive = reference.propagate(reference.propagate(posterior, transition.unsqueeze(-3)), emission.unsqueeze(-3))
-    return HmmFilter(
-        posterior=posterior * inside[..., None],
-        predictive=predictive * inside[..., None],
-        log_evidence=torch.where(seen < 0, 0.0, log_likelihood).sum(-1),
-        entropy=entropy_bits(posterior) * inside,
-    )
+    if out is None:
+        return HmmFilter(*fields)
+    for field, value in zip(out, fields, strict=True):
+        field.copy_(value)
+    return out
+
+
+def _check_out(out: HmmFilter, sizes: dict[str, int], like: Tensor, *inputs: Tensor) -> None:
+    b, t, s, o = (sizes[letter] for letter in "BTSO")
+    shapes = {"posterior": (b, t, s), "predictive": (b, t, o), "log_evidence": (b,), "entropy": (b, t)}
+    for name, shape in shapes.items():
+        field = getattr(out, name)
+        if (field.shape, field.dtype, field.device) != (shape, like.dtype, like.device) or not field.is_contiguous():
+            raise ValueError(
+                f"out.{name} must be a contiguous {like.dtype} tensor of shape {shape} on {like.device}; got "
+                f"{field.dtype} {tuple(field.shape)} with strides {field.stride()} on {field.device}"
+            )
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (like, *inputs)):
+        raise ValueError("out cannot be given where a gradient is wanted; leave it out or use torch.no_grad()")

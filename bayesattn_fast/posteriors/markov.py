@@ -5,8 +5,9 @@ from typing import NamedTuple
 from torch import Tensor
 
 from bayesattn_fast.kernels.entropy.reference import entropy_bits
-from bayesattn_fast.kernels.hmm import reference
+from bayesattn_fast.kernels.hmm import native, reference
 from bayesattn_fast.posteriors import checks
+from bayesattn_fast.posteriors.serving import accepted, natively
 
 
 class MarkovPredictive(NamedTuple):
@@ -50,6 +51,10 @@ def markov_predictive(
     )
     checks.floating(inputs=inputs, means=means, transition=transition, initial=initial)
     checks.positive(noise=noise)
+    if natively("hmm", inputs, means, transition, initial):
+        made = native.gaussian_filter(inputs, means, transition, initial, noise, validate)
+        if accepted(made.status, validate=validate):
+            return MarkovPredictive(*made[:4])
     if validate:
         checks.finite("inputs", inputs)
         checks.finite("means", means)

@@ -5,9 +5,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bayesattn_fast.kernels.elimination import reference
+from bayesattn_fast.kernels.elimination import native, reference
 from bayesattn_fast.kernels.entropy.reference import entropy_bits
 from bayesattn_fast.posteriors import checks
+from bayesattn_fast.posteriors.serving import NATIVE_DTYPES, accepted, natively
 
 
 class RecallPredictive(NamedTuple):
@@ -36,6 +37,11 @@ def recall_predictive(
     arXiv 2512.22471, the binding task; keys that were never stored are an extension.
     """
     checks.shapes(stored_keys=(stored_keys, "B N"), stored_values=(stored_values, "B N"), queries=(queries, "B M"))
+    integers = all(x.dtype == torch.int64 for x in (stored_keys, stored_values, queries))
+    if natively("elimination", queries) and dtype in NATIVE_DTYPES and integers:
+        *made, status = native.recall(stored_keys, stored_values, queries, values, dtype, validate)
+        if accepted(status, validate=validate):
+            return RecallPredictive(*made)
     if validate:
         checks.symbols("stored_values", stored_values, values)
         checks.distinct("stored_keys", stored_keys)

@@ -5,8 +5,9 @@ from typing import NamedTuple
 from torch import Tensor
 
 from bayesattn_fast.kernels.entropy.reference import entropy_bits
-from bayesattn_fast.kernels.regression import reference
+from bayesattn_fast.kernels.regression import native, reference
 from bayesattn_fast.posteriors import checks
+from bayesattn_fast.posteriors.serving import accepted, natively
 
 
 class RegressionPredictive(NamedTuple):
@@ -32,17 +33,21 @@ def regression_predictive(
     x (B, L, d), y (B, L), one floating dtype, which the result keeps. The bins are equal on ±3·√(sigma² + d·tau²),
     the two end bins take the tails. Raises ValueError naming the argument for tau or sigma ≤ 0, bins < 2, or the first
     entry that is not finite. validate=False checks shapes only.
-    Rank-one updates (Sherman and Morrison 1950); Bishop (2006), section 3.3.
+    Rank-one updates of a factorised covariance (Bierman 1977); Bishop (2006), section 3.3.
     """
     sizes = checks.shapes(x=(x, "B L d"), y=(y, "B L"))
     checks.floating(x=x, y=y)
     checks.positive(tau=tau, sigma=sigma)
     if bins < 2:
         raise ValueError(f"bins must be at least 2; got {bins}")
+    edges = reference.bin_edges(bins, reference.half_range(sizes["d"], tau, sigma))
+    if natively("regression", x, y):
+        *made, status = native.regression(x, y, tau, sigma, edges, validate)
+        if accepted(status, validate=validate):
+            return RegressionPredictive(*made)
     if validate:
         checks.finite("x", x)
         checks.finite("y", y)
     mean, variance, log_likelihood = reference.sequential(x, y, tau, sigma)
-    edges = x.new_tensor(reference.bin_edges(bins, reference.half_range(sizes["d"], tau, sigma)))
-    predictive = reference.binned_normal(mean, variance, edges)
+    predictive = reference.binned_normal(mean, variance, x.new_tensor(edges))
     return RegressionPredictive(mean, variance, predictive, entropy_bits(predictive), log_likelihood.sum(-1))

@@ -6,14 +6,15 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from .. import models
+from ..ops.score import cross_entropy
 from ..tunnels.protocol import Batch, Tunnel
 from . import optimizer
 from .checkpoint import Checkpoint
 from .config import RunConfig
+from .phases import PhaseClock
 
 HISTORY = ("loss", "floor", "gradient_norm", "lr")
 
@@ -30,12 +31,8 @@ class StepResult:
 
 def seed_losses(logits: Tensor, batch: Batch, targets: str) -> Tensor:
     """Mean cross-entropy of each seed (E,) in nats, on sampled answers ("hard") or the exact predictive ("soft")."""
-    logits = logits.float()
-    if targets == "hard":
-        losses = F.cross_entropy(logits.flatten(0, -2), batch.targets.flatten(), reduction="none")
-        return losses.view(logits.shape[0], -1).mean(1)
-    losses = -(batch.predictive * logits.log_softmax(-1)).sum(-1)
-    return losses.flatten(1).mean(1)
+    answers = {"targets": batch.targets} if targets == "hard" else {"predictive": batch.predictive}
+    return cross_entropy(logits.float(), **answers).flatten(1).mean(1)
 
 
 class Engine:
@@ -54,6 +51,7 @@ class Engine:
         self.step = 0
         self.recorded_steps: list[int] = []
         self.recorded: list[StepResult] = []
+        self.clock: PhaseClock | None = None
 
     def precision(self) -> AbstractContextManager:
         """Autocast to bfloat16 where the run asks for it."""
@@ -68,12 +66,17 @@ class Engine:
 
     def update(self) -> StepResult:
         """One optimiser step of every living seed."""
+        if self.clock:
+            self.clock.start()
         training, batch = self.config.training, self.sample()
+        self._end("data")
         self.optimizer.zero_grad(set_to_none=True)
         with self.precision():
             logits = self.model(batch.inputs)
         losses = seed_losses(logits, batch, training.targets)
+        self._end("forward")
         losses.sum().backward()
+        self._end("backward")
         norms = optimizer.gradient_norms(self.parameters)
         self._note_divergence(losses, norms)
         factors = (training.clip / (norms + 1e-6)).clamp(max=1.0) if training.clip else torch.ones_like(norms)
@@ -89,7 +92,12 @@ class Engine:
         if self.step % training.log_every == 0 or self.step == 1:
             self.recorded_steps.append(self.step)
             self.recorded.append(result)
+        self._end("optimiser")
         return result
+
+    def _end(self, phase: str) -> None:
+        if self.clock:
+            self.clock.end(phase)
 
     def _note_divergence(self, losses: Tensor, norms: Tensor) -> None:
         broken = ~(losses.detach().isfinite() & norms.isfinite()).cpu()

@@ -16,6 +16,7 @@ from . import checkpoint
 from . import run as folders
 from .config import RunConfig
 from .engine import Engine, StepResult
+from .phases import PhaseClock
 
 OnStep = Callable[[int, StepResult], None]
 
@@ -56,13 +57,16 @@ def fit(
     device: torch.device | str = "cpu",
     command: str | None = None,
     on_step: OnStep | None = None,
+    clock: PhaseClock | None = None,
 ) -> Run:
     """Train `config` in `folder` and evaluate it.
 
     With resume, continues from the folder's checkpoint to exactly the metrics of an uninterrupted run; a folder
-    without one starts at step 0. ValueError where the folder belongs to something else; Interrupted after ^C.
+    without one starts at step 0. clock: times the phases of every step.
+    ValueError where the folder belongs to something else; Interrupted after ^C.
     """
     engine = Engine(config, device)  # first: settings that do not fit must not touch the folder
+    engine.clock = clock
     folders.prepare(folder, config, resume=resume, overwrite=overwrite, command=command)
     with folders.locked(folder), _stop_on_interrupt() as stopped:
         rows = _restore(engine, folder) if resume and (folder / folders.CHECKPOINT).exists() else []

@@ -17,6 +17,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
+from bayesattn_fast.kernels.elimination import native
 from bayesattn_fast.kernels.philox.draws import shuffle
 from bayesattn_fast.kernels.philox.reference import below
 from bayesattn_fast.posteriors import bijection_predictive
@@ -79,6 +80,9 @@ class Bijection:
     ) -> Batch:
         """See Tunnel.sample. Words 0 … V − 2 shuffle π; word V − 1 + k draws key k (a shuffle's step, or `below`)."""
         rows = Rows.of(seeds, step, size, stream, first, device)
+        if rows.natively("elimination"):
+            layout = {name: getattr(self, name) for name in ("separator", "shared_symbols", "with_replacement")}
+            return rows.batch(*native.bijection_sample(rows.draw(), self.symbols, self.pairs, **layout))
         words = rows.words(self.symbols - 1 + self.pairs)
         pi = shuffle(words[:, : self.symbols - 1], self.symbols)
         key_words = words[:, self.symbols - 1 :]

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from bayesattn_fast.kernels.entropy.reference import entropy_bits
+from bayesattn_fast.kernels.hmm import native
 from bayesattn_fast.kernels.hmm.reference import discrete_likelihoods, propagate
 from bayesattn_fast.kernels.philox.draws import FLOOR, TOTAL, categorical, simplex_hundredths
 from bayesattn_fast.kernels.philox.reference import below
@@ -91,6 +92,8 @@ class Hmm:
         t = 1, 2, …: one for o_t, one for s_{t+1}. A longer sequence begins with the shorter one."""
         rows = Rows.of(seeds, step, size, stream, first, device)
         s, o = self.states, self.symbols
+        if rows.natively("hmm"):
+            return rows.batch(*native.hmm_sample(rows.draw(), s, o, self.observations, self.answer == "observation"))
         words = rows.words(s * (s + o - 2) + 2 * self.observations + 2)
         t_words, e_words, walk = words.split([s * (s - 1), s * (o - 1), 2 * self.observations + 2], 1)
         transition = simplex_hundredths(t_words.unflatten(1, (s, -1)))

@@ -14,12 +14,14 @@ Source: "Gradient Dynamics of Attention", arXiv 2512.22473.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from bayesattn_fast.kernels.entropy.reference import entropy_bits
+from bayesattn_fast.kernels.hmm import native
 from bayesattn_fast.kernels.hmm.reference import gaussian_log_likelihoods, propagate
 from bayesattn_fast.kernels.philox.draws import categorical
 from bayesattn_fast.kernels.philox.reference import below, normal, random_words
@@ -69,6 +71,27 @@ class Markov:
 
     def cumulative(self, device: torch.device | str = "cpu") -> Tensor:
         """Cumulative transition weights (S, S), int64, last column 2³²: what the chain is drawn from."""
+        return self._world[0].to(device)
+
+    def transition(self, device: torch.device | str = "cpu") -> Tensor:
+        """Transition probabilities (S, S), float64: exactly the shares of `cumulative`."""
+        return self._world[1].to(device)
+
+    def means(self, device: torch.device | str = "cpu") -> Tensor:
+        """μ (S, d) float32: row s is the WORLD stream's sequence s of the embedding seed."""
+        return self._world[2].to(device)
+
+    @cached_property
+    def _world(self) -> tuple[Tensor, Tensor, Tensor]:
+        """What all sequences share, made once: it would cost a small batch more than its draws."""
+        cumulative = torch.tensor(self._weights(), dtype=torch.int64)
+        shares = torch.diff(cumulative, dim=1, prepend=torch.zeros_like(cumulative[:, :1])).double() / 2**32
+        symbols = torch.arange(self.symbols)
+        seed = torch.full_like(symbols, self.embedding_seed)
+        words = random_words(seed, int(Stream.WORLD), 0, symbols, self.dimensions + self.dimensions % 2)
+        return cumulative, shares, normal(words)[:, : self.dimensions].float()
+
+    def _weights(self) -> list[list[int]]:
         n, stay = self.symbols, Fraction(self.stay)
         near = [Fraction(0), *(Fraction(1, min(d, n - d)) for d in range(1, n))]
         if self.authors_matrix:
@@ -77,20 +100,7 @@ class Markov:
         else:
             row = [stay, *((1 - stay) * p / sum(near) for p in near[1:])]
         circle = [[row[(j - i) % n] for j in range(n)] for i in range(n)]
-        sums = [[round(2**32 * sum(r[: j + 1])) for j in range(n)] for r in circle]
-        return torch.tensor(sums, dtype=torch.int64, device=device)
-
-    def transition(self, device: torch.device | str = "cpu") -> Tensor:
-        """Transition probabilities (S, S), float64: exactly the shares of `cumulative`."""
-        cumulative = self.cumulative(device)
-        return torch.diff(cumulative, dim=1, prepend=torch.zeros_like(cumulative[:, :1])).double() / 2**32
-
-    def means(self, device: torch.device | str = "cpu") -> Tensor:
-        """μ (S, d) float32: row s is the WORLD stream's sequence s of the embedding seed."""
-        symbols = torch.arange(self.symbols, device=device)
-        seed = torch.full_like(symbols, self.embedding_seed)
-        words = random_words(seed, int(Stream.WORLD), 0, symbols, self.dimensions + self.dimensions % 2)
-        return normal(words)[:, : self.dimensions].float()
+        return [[round(2**32 * sum(r[: j + 1])) for j in range(n)] for r in circle]
 
     @property
     def minimum_entropy(self) -> float:
@@ -111,6 +121,9 @@ class Markov:
         (t = 0: `below`; else its integer against row y_{t−1} of `cumulative`), the others the noise of x_{t+1}. A
         longer chain begins with the shorter one."""
         rows = Rows.of(seeds, step, size, stream, first, device)
+        if rows.natively("hmm"):
+            world = self.means(), self.transition(), self.cumulative()
+            return rows.batch(*native.markov_sample(rows.draw(), self.length, *world))
         group = 1 + self.dimensions + self.dimensions % 2
         words = rows.words((self.chain - 1) * group + 1)
         states = self._walk(words[:, ::group])

@@ -17,6 +17,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
+from bayesattn_fast.kernels.elimination import native
 from bayesattn_fast.kernels.philox.draws import shuffle
 from bayesattn_fast.kernels.philox.reference import below
 from bayesattn_fast.posteriors import recall_predictive
@@ -86,6 +87,9 @@ class Recall:
         N + below(word, values − N) of the shuffled values."""
         rows = Rows.of(seeds, step, size, stream, first, device)
         n, m = self.pairs, self.queries
+        if rows.natively("elimination"):
+            sizes = (n, self.symbols, self.fillers, m)
+            return rows.batch(*native.recall_sample(rows.draw(), *sizes, p_unseen=self.p_unseen))
         extra = m if self.p_unseen > 0 else 0
         value_words, choice_words, key_words, unseen_words, answer_words = rows.words(2 * n + m + 3 * extra).split(
             [n, m, n + extra, extra, extra], 1

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from bayesattn_fast.kernels.philox.reference import normal
+from bayesattn_fast.kernels.regression import native
 from bayesattn_fast.kernels.regression.reference import bin_edges, bin_of, binned_normal, half_range
 from bayesattn_fast.posteriors import checks, regression_predictive
 from bayesattn_fast.tunnels.protocol import Batch, Stream
@@ -79,6 +80,9 @@ class Regression:
         """See Tunnel.sample. Normals in order: d for w, then for each k: d for x_k, one for the noise of y_k; normals
         2i and 2i + 1 come from words 2i and 2i + 1. Terms of w·x_k are added in order, the noise last."""
         rows = Rows.of(seeds, step, size, stream, first, device)
+        if rows.natively("regression"):
+            sizes = (self.pairs, self.dimensions, self.tau, self.sigma)
+            return rows.batch(*native.regression_sample(rows.draw(), *sizes, self.edges()))
         d, per_pair = self.dimensions, self.dimensions + 1
         count = d + self.pairs * per_pair
         draws = normal(rows.words(count + count % 2))

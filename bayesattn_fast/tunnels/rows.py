@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bayesattn_fast.backends import resolve
+from bayesattn_fast.kernels._native.problem import Draw
 from bayesattn_fast.kernels.philox.reference import random_words
 from bayesattn_fast.tunnels.protocol import Batch, Stream
 
@@ -14,11 +16,12 @@ from bayesattn_fast.tunnels.protocol import Batch, Stream
 class Rows:
     """The R = E·B sequences of a batch, seed by seed: a sequence's words depend on its own names alone."""
 
-    seeds: Tensor
-    sequences: Tensor
-    stream: Stream
+    seeds: tuple[int, ...]
     step: int
-    seed_count: int
+    size: int
+    stream: Stream
+    first: int
+    device: torch.device
 
     @classmethod
     def of(
@@ -31,18 +34,26 @@ class Rows:
             raise ValueError(f"size must be at least 1; got {size}")
         if not (0 <= step < 2**32 and 0 <= first <= 2**32 - size):
             raise ValueError(f"step, first and first + size − 1 must lie in [0, 2³²); got {step}, {first}, {size}")
-        sequences = torch.arange(first, first + size, device=device).repeat(len(seeds))
-        rows = torch.tensor(seeds, dtype=torch.int64, device=device).repeat_interleave(size)
-        return cls(rows, sequences, stream, step, len(seeds))
+        return cls(tuple(seeds), step, size, stream, first, torch.device(device))
+
+    def natively(self, op: str) -> bool:
+        """True where the native sampler of `op` draws this batch, and its answers with it."""
+        return resolve(op, self.device) == "cpu"
+
+    def draw(self) -> Draw:
+        """The names of the batch, for a native sampler."""
+        return Draw.of(self.seeds, self.size, self.first, self.step, int(self.stream))
 
     def words(self, count: int) -> Tensor:
         """(R, count) random words, int64 in [0, 2³²)."""
-        return random_words(self.seeds, int(self.stream), self.step, self.sequences, count)
+        numbers = torch.arange(self.first, self.first + self.size, device=self.device).repeat(len(self.seeds))
+        seeds = torch.tensor(self.seeds, dtype=torch.int64, device=self.device).repeat_interleave(self.size)
+        return random_words(seeds, int(self.stream), self.step, numbers, count)
 
     def batch(self, inputs: Tensor, targets: Tensor, predictive: Tensor, entropy: Tensor) -> Batch:
         """Split R into (E, B) and round what is real to float32."""
         fields = [
-            (field.float() if field.is_floating_point() else field).unflatten(0, (self.seed_count, -1))
+            (field.float() if field.is_floating_point() else field).unflatten(0, (len(self.seeds), -1))
             for field in (inputs, targets, predictive, entropy)
         ]
         return Batch(*fields)

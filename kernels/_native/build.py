@@ -28,6 +28,10 @@ FLAGS = (
     *("-ffp-contract=fast", "-Wno-psabi"),
 )
 LINK_FLAGS = ["-shared", "-fopenmp"]
+# A source whose first line is EXACT is compiled so that every float operation is rounded as written: such results have
+# the same bits from every compiler, and from the reference.
+EXACT = "// build: exact"
+EXACT_FLAGS = ("-fsigned-zeros", "-fno-associative-math", "-fno-reciprocal-math", "-ffp-contract=off")
 
 
 class NativeUnavailable(RuntimeError):
@@ -73,7 +77,7 @@ def load(source: Path) -> ctypes.CDLL:
     path, version = compiler()
     headers = [*sorted(HERE.glob("*.h")), *sorted(source.parent.glob("*.h"))]
     recipe = [file.read_bytes() for file in (source, *headers)]
-    recipe += [text.encode() for text in (*FLAGS, *LINK_FLAGS, path, version, cpu_identity())]
+    recipe += [text.encode() for text in (*flags_of(source), *LINK_FLAGS, path, version, cpu_identity())]
     name = f"{source.parent.name}-{hashlib.sha256(b'|'.join(recipe)).hexdigest()[:20]}.so"
     for folder in (cache_folder(), _private_folder()):
         library = folder / name
@@ -91,13 +95,19 @@ def load(source: Path) -> ctypes.CDLL:
     raise NativeUnavailable(f"no writable folder for compiled kernels (tried {cache_folder()})")
 
 
+def flags_of(source: Path) -> list[str]:
+    """The compiler's flags for `source`."""
+    exact = source.read_text(encoding="utf-8").startswith(EXACT)
+    return [*FLAGS, *(EXACT_FLAGS if exact else ())]
+
+
 def _build(source: Path, library: Path, compiler_path: str) -> None:
     """Compile to a temporary folder beside `library`, then rename. OSError where the folder cannot be written."""
     started = time.perf_counter()
     with tempfile.TemporaryDirectory(dir=library.parent, prefix=".build-") as scratch:
         made, shared = Path(scratch) / "kernel.o", Path(scratch) / library.name
         for command in (
-            [compiler_path, *FLAGS, f"-I{HERE}", "-c", str(source), "-o", str(made)],
+            [compiler_path, *flags_of(source), f"-I{HERE}", "-c", str(source), "-o", str(made)],
             [compiler_path, *LINK_FLAGS, str(made), "-o", str(shared)],
         ):
             try:

@@ -76,7 +76,7 @@ ROWS = {
     "ieee": {
         16: Tile(32, 32, 4, capped=True),
         32: Tile(32, 32, 4),
-        64: Tile(32, 32, 4, capped=True),
+        64: Tile(32, 32, 8, capped=True),
         128: Tile(16, 32, 8, capped=True),
         256: Tile(16, 32, 8, capped=True),
     },

@@ -31,15 +31,21 @@ def filter_likelihoods(transition: Tensor, likelihood: Tensor, initial: Tensor) 
     goes on as if it had not been made.
     """
     rows, length, states = likelihood.shape
-    posterior = torch.empty_like(likelihood)
-    normaliser = likelihood.new_empty(rows, length, 1)
+    posterior, normaliser = [], []  # lists, not slices of a tensor: autograd follows them
     prior = initial.expand(rows, states)
     for t in range(length):
         joint = prior * likelihood[:, t]
-        normaliser[:, t] = joint.sum(-1, keepdim=True)
-        posterior[:, t] = torch.where(normaliser[:, t] > 0, joint / normaliser[:, t], prior)
-        prior = propagate(posterior[:, t], transition)
-    return Filtered(posterior, normaliser.squeeze(-1).log())
+        total = joint.sum(-1, keepdim=True)
+        posterior.append(_normalised(joint, total, prior))
+        normaliser.append(total)
+        prior = propagate(posterior[t], transition)
+    return Filtered(torch.stack(posterior, 1), torch.cat(normaliser, 1).log())
+
+
+def _normalised(joint: Tensor, total: Tensor, otherwise: Tensor) -> Tensor:
+    """joint / total, or `otherwise` where total is 0 (whose gradient is then that of `otherwise`, not NaN)."""
+    possible = total > 0
+    return torch.where(possible, joint / torch.where(possible, total, 1.0), otherwise)
 
 
 def propagate(belief: Tensor, matrix: Tensor) -> Tensor:
@@ -74,15 +80,16 @@ def filter_log_likelihoods(transition: Tensor, log_likelihood: Tensor, initial: 
     never underflows to an impossible one.
     """
     rows, length, states = log_likelihood.shape
-    posterior = torch.empty_like(log_likelihood)
-    normaliser, peak = log_likelihood.new_empty(rows, length, 1), log_likelihood.new_empty(rows, length, 1)
+    posterior, normaliser = [], []
     prior = initial.expand(rows, states)
     lowest = torch.finfo(log_likelihood.dtype).min
     for t in range(length):
-        peak[:, t] = log_likelihood[:, t].masked_fill(prior == 0, lowest).amax(-1, keepdim=True).clamp_min(lowest)
+        here = log_likelihood[:, t]
+        peak = here.masked_fill(prior == 0, lowest).amax(-1, keepdim=True).clamp_min(lowest)
         # States without prior mass may lie above the peak: their excess must not overflow to inf · 0.
-        joint = prior * (log_likelihood[:, t] - peak[:, t]).clamp_max(0.0).exp()
-        normaliser[:, t] = joint.sum(-1, keepdim=True)
-        posterior[:, t] = torch.where(normaliser[:, t] > 0, joint / normaliser[:, t], prior)
-        prior = propagate(posterior[:, t], transition)
-    return Filtered(posterior, (normaliser.log() + peak).squeeze(-1))
+        joint = prior * (here - peak).clamp_max(0.0).exp()
+        total = joint.sum(-1, keepdim=True)
+        posterior.append(_normalised(joint, total, prior))
+        normaliser.append(total.log() + peak)
+        prior = propagate(posterior[t], transition)
+    return Filtered(torch.stack(posterior, 1), torch.cat(normaliser, 1))

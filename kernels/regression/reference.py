@@ -2,7 +2,8 @@
 
     w ~ N(0, τ² I),  y_k = w·x_k + ε_k,  ε_k ~ N(0, σ²):   y_k | past, x_k ~ N(m·x_k, s²),  s² = σ² + x_kᵀ Σ x_k,
     and after y_k, with the gain g = Σ x_k / s²:           m ← m + g (y_k − m·x_k),          Σ ← Σ − g (Σ x_k)ᵀ.
-The update is Sherman and Morrison's (1950); the model is Bishop (2006), section 3.3.
+The model is Bishop (2006), section 3.3. The update of Σ, a difference of numbers that may be nearly equal, is made on
+its factors, where nothing cancels: Bierman (1977), "Factorization methods for discrete sequential estimation", V.3.
 
 The answer alphabet is y cut into C equal bins on ±3·√(σ² + d τ²), the two end bins taking the tails:
     p(bin) = Φ((b − m·x)/s) − Φ((a − m·x)/s).
@@ -26,16 +27,26 @@ class Regression(NamedTuple):
 def sequential(x: Tensor, y: Tensor, tau: float, sigma: float) -> Regression:
     """x (R, L, d), y (R, L), one floating dtype; tau and sigma > 0, the deviations of weights and noise."""
     rows, length, d = x.shape
-    mean, variance = torch.empty_like(y), torch.empty_like(y)
+    means, variances = [], []  # lists, not slices of a tensor: autograd follows them
     weights = x.new_zeros(rows, d)
-    covariance = (tau**2 * torch.eye(d, dtype=x.dtype, device=x.device)).repeat(rows, 1, 1)
+    # Σ = U diag(spread) Uᵀ with U unit upper triangular, its columns without the diagonal.
+    columns = [x.new_zeros(rows, j) for j in range(d)]
+    spread = [x.new_full((rows,), tau**2)] * d
     for k in range(length):
-        spread = (x[:, k, :, None] * covariance).sum(1)
-        mean[:, k] = (weights * x[:, k]).sum(-1)
-        variance[:, k] = sigma**2 + (spread * x[:, k]).sum(-1)
-        gain = spread / variance[:, k, None]
-        weights = weights + gain * (y[:, k] - mean[:, k])[:, None]
-        covariance = covariance - gain[:, :, None] * spread[:, None, :]
+        mean = (weights * x[:, k]).sum(-1)
+        seen = [x[:, k, j] + (columns[j] * x[:, k, :j]).sum(-1) for j in range(d)]
+        gain, total = x.new_zeros(rows, 0), x.new_full((rows,), sigma**2)
+        for j in range(d):
+            moved, before = spread[j] * seen[j], total
+            total = before + seen[j] * moved
+            spread[j] = spread[j] * (before / total)
+            old = columns[j]
+            columns[j] = old - gain * (seen[j] / before)[:, None]
+            gain = torch.cat([gain + old * moved[:, None], moved[:, None]], 1)
+        weights = weights + gain * ((y[:, k] - mean) / total)[:, None]
+        means.append(mean)
+        variances.append(total)
+    mean, variance = torch.stack(means, 1), torch.stack(variances, 1)
     log_likelihood = -0.5 * ((y - mean).square() / variance + (2.0 * math.pi * variance).log())
     return Regression(mean, variance, log_likelihood)
 

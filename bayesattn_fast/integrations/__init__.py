@@ -1,0 +1,1 @@
+"""Other packages' models on this package's kernels."""

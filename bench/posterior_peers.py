@@ -1,0 +1,155 @@
+"""What others do for the same posteriors and data: loops as in a paper's script, vectorised torch, hmmlearn, dynamax.
+
+The loops draw and filter one sequence at a time with NumPy scalars and lists, as the description of the task in
+arXiv 2512.22471 reads; the numbers they make are checked by nothing, they are here to be timed.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def torch_filter(transition: Tensor, emission: Tensor, observations: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Posterior, predictive, log evidence and entropy, all sequences at once, step by step."""
+    batch, length = observations.shape
+    states = transition.shape[-1]
+    likelihood = emission.mT.gather(1, observations[..., None].expand(batch, length, states))
+    prior = transition.new_full((batch, states), 1 / states)
+    beliefs, evidence = [], transition.new_zeros(batch)
+    for t in range(length):
+        joint = prior * likelihood[:, t]
+        total = joint.sum(-1, keepdim=True)
+        beliefs.append(joint / total)
+        evidence = evidence + total.squeeze(-1).log()
+        prior = torch.einsum("br,brs->bs", beliefs[-1], transition)
+    posterior = torch.stack(beliefs, 1)
+    predictive = posterior @ transition @ emission
+    return posterior, predictive, evidence, torch.special.entr(posterior).sum(-1) / math.log(2)
+
+
+def hmmlearn_filter(transition: Tensor, emission: Tensor, observations: Tensor) -> Callable[[], object]:
+    """One model per sequence through hmmlearn's public score_samples (evidence and smoothed posterior)."""
+    from hmmlearn.hmm import CategoricalHMM
+
+    p, e, seen = transition.double().numpy(), emission.double().numpy(), observations.numpy()
+    states = p.shape[-1]
+
+    def run() -> list[object]:
+        made = []
+        for b in range(len(seen)):
+            model = CategoricalHMM(n_components=states)
+            model.n_features = e.shape[-1]
+            model.startprob_, model.transmat_, model.emissionprob_ = np.full(states, 1 / states), p[b], e[b]
+            made.append(model.score_samples(seen[b, :, None]))
+        return made
+
+    return run
+
+
+def dynamax_filter(transition: Tensor, emission: Tensor, observations: Tensor) -> Callable[[], object] | None:
+    """dynamax's hmm_filter, jit and vmap, with predictive and entropy; None where it is not installed."""
+    try:
+        import jax
+        import jax.numpy as jnp
+        from dynamax.hidden_markov_model.inference import hmm_filter
+    except ImportError:
+        return None
+
+    def one(p, e, seen):  # type: ignore[no-untyped-def]
+        initial = jnp.full(p.shape[0], 1 / p.shape[0])
+        found = hmm_filter(initial, p, jnp.log(e[:, seen].T))
+        belief = found.filtered_probs
+        return belief, belief @ p @ e, found.marginal_loglik, -(belief * jnp.log2(belief)).sum(-1)
+
+    compiled = jax.jit(jax.vmap(one))
+    arrays = [jnp.asarray(x.numpy()) for x in (transition, emission, observations)]
+    return lambda: jax.block_until_ready(compiled(*arrays))
+
+
+def _row(rng: np.random.Generator, entries: int) -> np.ndarray:
+    """Dirichlet(1, …), floored at 0.05, in hundredths that sum to 100."""
+    p = np.maximum(rng.dirichlet(np.ones(entries)), 0.05)
+    cents = [round(100 * v / p.sum()) for v in p]
+    cents = [max(5, c) for c in cents]
+    while sum(cents) > 100:
+        cents[cents.index(max(cents))] -= 1
+    while sum(cents) < 100:
+        cents[cents.index(min(cents))] += 1
+    return np.array(cents) / 100
+
+
+def loop_hmm(rng: np.random.Generator, states: int = 5, symbols: int = 5, length: int = 20) -> tuple[object, ...]:
+    """One HMM sequence: matrices, walk, tokens, and the normalised forward recursion at every step."""
+    transition = np.array([_row(rng, states) for _ in range(states)])
+    emission = np.array([_row(rng, symbols) for _ in range(states)])
+    state, observations = int(rng.integers(states)), []
+    for _ in range(length):
+        observations.append(int(rng.choice(symbols, p=emission[state])))
+        state = int(rng.choice(states, p=transition[state]))
+    tokens = [96, *(round(100 * v) - 5 for v in transition.flat), 97, *(round(100 * v) - 5 for v in emission.flat), 98]
+    for o in observations:
+        tokens += [99, 100 + o]
+    belief, posteriors, entropies = np.full(states, 1 / states), [], []
+    for t, o in enumerate(observations):
+        if t > 0:
+            belief = belief @ transition
+        belief = belief * emission[:, o]
+        belief = belief / belief.sum()
+        posteriors.append(belief)
+        entropies.append(float(-np.sum(belief * np.log2(belief + 1e-12))))
+    return tokens, np.array(posteriors), entropies
+
+
+def loop_bijection(rng: np.random.Generator, symbols: int = 20, pairs: int = 19) -> tuple[object, ...]:
+    """One bijection sequence with its predictive at every key."""
+    pi, keys = rng.permutation(symbols), rng.permutation(symbols)[:pairs]
+    tokens, predictive, entropies = [], np.zeros((pairs, symbols)), []
+    free = set(range(symbols))
+    for k, key in enumerate(keys):
+        predictive[k, list(free)] = 1 / len(free)
+        entropies.append(math.log2(len(free)))
+        tokens += [int(key), symbols + int(pi[key])]
+        free.discard(int(pi[key]))
+    return tokens[:-1], predictive, entropies
+
+
+def torch_bijections(batch: int, symbols: int = 20, pairs: int = 19) -> tuple[Tensor, ...]:
+    """Permutations by sorting noise, predictives by a cumulative count: all sequences at once."""
+    pi, keys = (torch.rand(batch, symbols).argsort(1) for _ in range(2))
+    keys = keys[:, :pairs]
+    values = pi.gather(1, keys)
+    tokens = torch.stack([keys, values + symbols], -1).flatten(1)[:, :-1]
+    used = torch.nn.functional.one_hot(values, symbols).cumsum(1) - torch.nn.functional.one_hot(values, symbols)
+    left = symbols - torch.arange(pairs)
+    return tokens, values, (1.0 - used) / left[:, None], left.float().log2().expand(batch, pairs)
+
+
+def torch_regression(x: Tensor, y: Tensor, tau: float, sigma: float, edges: Tensor) -> tuple[Tensor, ...]:
+    """Posterior of the weights by a batched linalg.solve at every position, then bins and their entropy."""
+    batch, length, d = x.shape
+    precision = torch.eye(d, dtype=x.dtype).expand(batch, d, d) / tau**2
+    moment = x.new_zeros(batch, d)
+    means, variances = [], []
+    for k in range(length):
+        solved = torch.linalg.solve(precision, torch.stack([moment, x[:, k]], -1))
+        means.append((solved[..., 0] * x[:, k]).sum(-1))
+        variances.append(sigma**2 + (solved[..., 1] * x[:, k]).sum(-1))
+        precision = precision + x[:, k, :, None] * x[:, k, None, :] / sigma**2
+        moment = moment + x[:, k] * y[:, k, None] / sigma**2
+    mean, variance = torch.stack(means, 1), torch.stack(variances, 1)
+    below = torch.special.ndtr((edges - mean[..., None]) / variance[..., None].sqrt())
+    ends = torch.zeros_like(below[..., :1])
+    p = torch.cat([ends, below, ends + 1], -1).diff()
+    return mean, variance, p, torch.special.entr(p).sum(-1) / math.log(2)
+
+
+def torch_scores(logits: Tensor, p: Tensor) -> tuple[Tensor, ...]:
+    """Loss, model entropy, KL and TVD of every row."""
+    log_q = logits.log_softmax(-1)
+    q = log_q.exp()
+    loss = -(p * log_q).sum(-1)
+    entropy, floor = torch.special.entr(q).sum(-1), torch.special.entr(p).sum(-1)
+    return loss, entropy / math.log(2), (loss - floor) / math.log(2), (p - q).abs().sum(-1) / 2

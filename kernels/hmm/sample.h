@@ -1,0 +1,126 @@
+// The HMM tunnel: parameters, chain, tokens, and the exact answer to every token, sixteen sequences at a time.
+// Which word decides what is written in bayesattn_fast/tunnels/hmm.py; integers are the reference's, the filter runs in
+// float64 and is rounded to float32 once.
+#pragma once
+#include "draws.h"
+#include "filter.h"
+
+constexpr int32_t TRANS = 96, EMIT = 97, SEP = 98, OBS = 99, FIRST_SYMBOL = 100;
+
+// As native.py packs it. tokens (R, N) and targets (R, K) int64; predictive (R, K, C), entropy (R, K) float32.
+struct SampleProblem {
+    Draw draw;
+    int64_t states, symbols, observations, next_observation, threads;
+    int64_t *tokens, *targets;
+    float *predictive, *entropy;
+};
+
+class HmmSampler {
+   public:
+    explicit HmmSampler(const SampleProblem& p)
+        : p(p), S(p.states), O(p.symbols), K(p.observations), header(3 + S * (S + O)), length(header + 2 * K),
+          classes(p.next_observation ? O : S), word_count((S * (S + O - 2) + 2 * K + 2 + 3) / 4 * 4) {}
+
+    // Packs of scratch: integers first (words, matrices and their sums, tokens, walk), then the filter's.
+    int64_t packs() const {
+        return word_count + 2 * S * (S + O) + length + 2 * (K + 1) + 2 * S * (S + O) + 3 * S + O + STEPS * (classes + 1);
+    }
+    int block(int64_t first, int64_t rows, Pack<float>* scratch) const {
+        auto* integers = reinterpret_cast<int32_t(*)[ROWS]>(scratch);
+        auto* words = reinterpret_cast<uint32_t(*)[ROWS]>(integers);
+        auto* transition = integers + word_count;
+        auto* emission = transition + S * S;
+        auto* sums = emission + S * O;
+        auto* tokens = sums + S * (S + O);
+        auto* states = tokens + length;
+        auto* seen = states + K + 1;
+        words_by_lane(p.draw, first, word_count, words);
+        for (int64_t s = 0; s < S; s++) simplex_hundredths(words + s * (S - 1), S, transition + s * S);
+        for (int64_t s = 0; s < S; s++) simplex_hundredths(words + S * (S - 1) + s * (O - 1), O, emission + s * O);
+        accumulate(transition, S, sums);
+        accumulate(emission, O, sums + S * S);
+        walk(words + S * (S + O - 2), sums, states, seen);
+        write_tokens(transition, emission, seen, tokens);
+        store_integers(p.tokens + first * length, length, rows, length, tokens);
+        store_integers(p.targets + first * K, K, rows, K, p.next_observation ? seen + 1 : states);
+        auto* rest = reinterpret_cast<Pack<double>*>(seen + K + 1);
+        S == 5 ? answer<5>(transition, seen, first, rows, rest) : answer<0>(transition, seen, first, rows, rest);
+        return FINE;
+    }
+
+   private:
+    void accumulate(const int32_t (*matrix)[ROWS], int64_t columns, int32_t (*sums)[ROWS]) const {
+        for (int64_t r = 0; r < S; r++)
+            for (int64_t c = 0; c < columns; c++)
+                for (int l = 0; l < ROWS; l++)
+                    sums[r * columns + c][l] = matrix[r * columns + c][l] + (c > 0 ? sums[r * columns + c - 1][l] : 0);
+    }
+    void walk(const uint32_t (*words)[ROWS], const int32_t (*sums)[ROWS], int32_t (*states)[ROWS],
+              int32_t (*seen)[ROWS]) const {
+        uint32_t value[ROWS];
+        for (int l = 0; l < ROWS; l++) states[0][l] = int32_t(below(words[0][l], uint32_t(S)));
+        for (int64_t t = 0; t <= K; t++) {
+            for (int l = 0; l < ROWS; l++) value[l] = below(words[1 + 2 * t][l], TOTAL);
+            categorical(states[t], value, sums + S * S, S, O, seen[t]);
+            if (t == K) return;
+            for (int l = 0; l < ROWS; l++) value[l] = below(words[2 + 2 * t][l], TOTAL);
+            categorical(states[t], value, sums, S, S, states[t + 1]);
+        }
+    }
+    void write_tokens(const int32_t (*transition)[ROWS], const int32_t (*emission)[ROWS], const int32_t (*seen)[ROWS],
+                      int32_t (*tokens)[ROWS]) const {
+        const auto fill = [](int32_t* to, int32_t token) { for (int l = 0; l < ROWS; l++) to[l] = token; };
+        const auto shifted = [](int32_t* to, const int32_t* from, int32_t by) { for (int l = 0; l < ROWS; l++) to[l] = from[l] + by; };
+        fill(tokens[0], TRANS);
+        for (int64_t i = 0; i < S * S; i++) shifted(tokens[1 + i], transition[i], -FLOOR);
+        fill(tokens[1 + S * S], EMIT);
+        for (int64_t i = 0; i < S * O; i++) shifted(tokens[2 + S * S + i], emission[i], -FLOOR);
+        fill(tokens[header - 1], SEP);
+        for (int64_t t = 0; t < K; t++) {
+            fill(tokens[header + 2 * t], OBS);
+            shifted(tokens[header + 1 + 2 * t], seen[t], FIRST_SYMBOL);
+        }
+    }
+    // The filter of both halves of the lanes, since a double is twice as wide.
+    template <int FIXED>
+    void answer(const int32_t (*matrices)[ROWS], const int32_t (*seen)[ROWS], int64_t first, int64_t rows,
+                Pack<double>* scratch) const {
+        constexpr int L = LANES<double>;
+        const int64_t cells = S * (S + O);
+        Pack<double>* halves = scratch;  // of each half of the lanes: transition, then emission
+        Pack<double>* prior = halves + 2 * cells;
+        Pack<double>* likelihood = prior + S;
+        Pack<double>* post = likelihood + S;
+        Pack<double>* predictive = post + S;
+        auto* out = reinterpret_cast<float(*)[ROWS]>(predictive + O);  // STEPS × classes
+        auto* bits_out = out + STEPS * classes;
+        Pack<double> carried[2][MOST_ENTRIES];
+        for (int half = 0; half < 2; half++)
+            for (int64_t i = 0; i < cells; i++)
+                for (int l = 0; l < L; l++) halves[half * cells + i][l] = matrices[i][half * L + l] / double(TOTAL);
+        for (int64_t t0 = 0; t0 < K; t0 += STEPS) {
+            const int64_t steps = at_most(K - t0, STEPS);
+            for (int half = 0; half < 2; half++) {
+                const Pack<double>* probability = halves + half * cells;
+                for (int64_t s = 0; s < S; s++) prior[s] = t0 > 0 ? carried[half][s] : splat(1.0 / double(S));
+                for (int64_t t = 0; t < steps; t++) {
+                    Mask<double> o;
+                    for (int l = 0; l < L; l++) o[l] = seen[t0 + t][half * L + l];
+                    likelihoods<FIXED, 0, double>(S, O, probability + S * S, o, likelihood);
+                    condition<FIXED, double>(S, prior, likelihood, post);
+                    propagate<FIXED, 0, double>(S, S, post, probability, prior);
+                    if (p.next_observation) propagate<FIXED, 0, double>(S, O, prior, probability + S * S, predictive);
+                    const Pack<double>* result = p.next_observation ? predictive : post;
+                    const Pack<double> entropy = entropy_quick(classes, result);
+                    for (int64_t c = 0; c < classes; c++) store_single(out[t * classes + c] + half * L, result[c]);
+                    store_single(bits_out[t] + half * L, entropy);
+                }
+                for (int64_t s = 0; s < S; s++) carried[half][s] = prior[s];
+            }
+            store_at<float>(p.predictive, classes, K, first, rows, t0, steps, reinterpret_cast<Pack<float>*>(out));
+            store_at<float>(p.entropy, 1, K, first, rows, t0, steps, reinterpret_cast<Pack<float>*>(bits_out));
+        }
+    }
+    const SampleProblem& p;
+    const int64_t S, O, K, header, length, classes, word_count;
+};

@@ -1,0 +1,1 @@
+"""Scores of predicted distributions against the exact predictive, and the cross-entropies models train on."""
