@@ -109,8 +109,9 @@ def _prepare(experiment: Experiment, folder: Path) -> Path:
                     f"{folder} holds an experiment with {name} {found.get(name)}, not {value}: choose another folder"
                 )
     else:
-        shards.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         write_json(config, mine)
+    shards.mkdir(exist_ok=True)
     return shards
 
 
