@@ -131,8 +131,8 @@ def test_large_steps_and_decays_stay_finite() -> None:
 def test_one_program_holds_all_states_of_its_channels() -> None:
     case = Case(channels=20, states=16, length=2)
     launches = interpreted(FORWARD, "selective_scan_forward", **draw(case), want_last_state=False)[1]
-    # Two tiles of 16 channels by 16 states.
-    assert [(made.kernel, made.programs, made.resources.warps) for made in launches] == [("forward_kernel", 2, 1)]
+    # Three tiles of 8 channels by 16 states.
+    assert [(made.kernel, made.programs, made.resources.warps) for made in launches] == [("forward_kernel", 3, 1)]
 
 
 def test_the_public_function_reaches_both_kernels_and_equals_the_native_back_end() -> None:
