@@ -75,9 +75,23 @@ __all__ = [
 ]
 
 
+def require_torch(oldest: tuple[int, int] = (2, 11)) -> None:
+    """ImportError with one sentence where PyTorch is missing or older than `oldest`; does not import it."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    wanted = f"bayesattn-fast needs torch >= {oldest[0]}.{oldest[1]}"
+    try:
+        found = version("torch")
+    except PackageNotFoundError:
+        raise ImportError(f"{wanted}, and there is none: pip install torch") from None
+    if tuple(int(part) for part in found.split(".")[:2]) < oldest:
+        raise ImportError(f"{wanted}, found {found}: pip install --upgrade torch")
+
+
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    require_torch()
     return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
 
 

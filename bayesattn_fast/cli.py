@@ -5,8 +5,11 @@ A user's mistake is answered in one line on stderr and exit code 2; BAYESATTN_DE
 
 import importlib
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 COMMANDS = {
     "train": "train an ensemble on a wind tunnel, score it, write the report",
@@ -41,17 +44,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not words or words[0] in ("-h", "--help"):
         print(OVERVIEW.format(commands="\n".join(f"  {name:<9} {text}" for name, text in COMMANDS.items())))
         return 0
-    if words[0] == "--version":
-        from . import __version__
+    from . import __version__, require_torch
 
+    if words[0] == "--version":
         print(f"bayesattn {__version__}")
         return 0
-    from .commands.parsing import known
-
     try:
+        require_torch()
+        from .commands.parsing import known
+
         command = known(words[0], COMMANDS, "command")
-        return importlib.import_module(f".commands.{command}", __package__).main(words[1:])
-    except (ValueError, OSError, MemoryError) as error:
+        with _quitting_at_once():
+            module = importlib.import_module(f".commands.{command}", __package__)
+        return module.main(words[1:])
+    except (ValueError, OSError, MemoryError, ImportError) as error:
         if os.environ.get("BAYESATTN_DEBUG"):
             raise
         print(f"bayesattn: {_one_line(error)}", file=sys.stderr)
@@ -59,6 +65,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("bayesattn: interrupted", file=sys.stderr)
         return 130
+
+
+@contextmanager
+def _quitting_at_once() -> Iterator[None]:
+    """^C ends the process while libraries load: one that catches the exception itself would go on half imported."""
+
+    def quit_(signum: int, frame: object) -> None:
+        os.write(2, b"bayesattn: interrupted\n")
+        os._exit(130)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGINT, quit_)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 def _one_line(error: BaseException) -> str:

@@ -19,7 +19,10 @@ def write_atomically(path: Path | str, write: Callable[[Path], None]) -> None:
     # Not tempfile: its files are readable by the owner alone, and would stay so under the final name.
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
+        temporary.touch()
+        mode = temporary.stat().st_mode
         write(temporary)
+        temporary.chmod(mode)  # some writers make their file anew, readable by its owner alone
         _flush(temporary)
         os.replace(temporary, path)
     except OSError as error:

@@ -6,6 +6,8 @@ import stat
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from bayesattn_fast.storage import read_json, read_table, write_atomically, write_json, write_table, write_text
 
@@ -42,9 +44,11 @@ def test_written_files_follow_the_umask(tmp_path: Path) -> None:
     previous = os.umask(0o022)
     try:
         write_json(tmp_path / "a.json", {})
+        write_atomically(tmp_path / "a.safetensors", lambda path: save_file({"a": torch.ones(1)}, path))
     finally:
         os.umask(previous)
-    assert stat.S_IMODE((tmp_path / "a.json").stat().st_mode) == 0o644
+    for name in ("a.json", "a.safetensors"):
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o644
 
 
 def test_missing_folder_is_an_os_error_that_names_the_target_and_not_the_temporary_file(tmp_path: Path) -> None:

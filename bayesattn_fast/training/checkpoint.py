@@ -32,11 +32,18 @@ def fingerprint(config: RunConfig) -> str:
 
 def save(path: Path, checkpoint: Checkpoint, config: RunConfig) -> None:
     """Write atomically. OSError where the folder cannot be written; the old file is then untouched."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
+
+    def write(temporary: Path) -> None:
+        try:
+            save_file(tensors, temporary, metadata=header)
+        except SafetensorError as error:  # its word for a full disk
+            raise OSError(f"cannot write {path}: {error}") from None
 
     header = {"format": FORMAT, "step": str(checkpoint.step), "config": fingerprint(config)}
     tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in checkpoint.tensors.items()}
-    write_atomically(path, lambda temporary: save_file(tensors, temporary, metadata=header))
+    write_atomically(path, write)
 
 
 def load(path: Path, config: RunConfig) -> Checkpoint:
