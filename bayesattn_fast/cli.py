@@ -50,11 +50,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"bayesattn {__version__}")
         return 0
     try:
-        require_torch()
-        from .commands.parsing import known
-
-        command = known(words[0], COMMANDS, "command")
         with _quitting_at_once():
+            require_torch()
+            from .commands.parsing import known
+
+            command = known(words[0], COMMANDS, "command")
             module = importlib.import_module(f".commands.{command}", __package__)
         return module.main(words[1:])
     except (ValueError, OSError, MemoryError, ImportError) as error:
