@@ -1,31 +1,50 @@
-// Sixteen float lanes: loads and stores of any dtype and layout, transposes, sums across lanes, exp, softplus.
+// Float lanes, sixteen on AVX-512 and eight elsewhere: loads and stores of any dtype and layout, transposes, sums across
+// lanes, exp, softplus.
 //
-// Written with the compiler's vector extensions, so that it builds for any CPU; AVX-512 takes a shorter way where it
-// has the instruction. A kernel keeps one channel per lane and walks along time.
+// Written with the compiler's vector extensions, so that it builds for any CPU; AVX and AVX-512 take a shorter way where
+// they have the instruction. A vector wider than the CPU's own would live in memory instead of registers and cost ten
+// times the time. A kernel keeps one channel per lane and walks along time.
 #pragma once
+#include <utility>
+
 #include "common.h"
 
-#if defined(__AVX512F__)
+#if defined(__AVX__)
 #include <immintrin.h>
 #elif defined(__SSE2__)
 #include <xmmintrin.h>
 #endif
 
-constexpr int64_t LANES = 16;
-typedef float vf __attribute__((vector_size(64)));
-typedef int32_t vi __attribute__((vector_size(64)));
-typedef float vf_any __attribute__((vector_size(64), aligned(4), may_alias));
-typedef uint16_t vh_any __attribute__((vector_size(32), aligned(2), may_alias));
-typedef uint16_t vh __attribute__((vector_size(32)));
+#if defined(__AVX512F__)
+constexpr int LANE_COUNT = 16;
+#else
+constexpr int LANE_COUNT = 8;
+#endif
+constexpr int64_t LANES = LANE_COUNT;
+typedef float vf __attribute__((vector_size(4 * LANE_COUNT)));
+typedef int32_t vi __attribute__((vector_size(4 * LANE_COUNT)));
+typedef float vf_any __attribute__((vector_size(4 * LANE_COUNT), aligned(4), may_alias));
+typedef uint16_t vh_any __attribute__((vector_size(2 * LANE_COUNT), aligned(2), may_alias));
+typedef uint16_t vh __attribute__((vector_size(2 * LANE_COUNT)));
+// What Python must know of it: partial sums come one per lane.
+EXPORT int64_t lane_count() { return LANES; }
+using LaneSequence = std::make_integer_sequence<int, LANE_COUNT>;
 
 // The codes of a tensor's dtype, as the Python side passes them.
 enum Dtype : int64_t { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2 };
 
-#if defined(__clang__)
+#if defined(__clang__) || __GNUC__ >= 12
 #define SHUFFLE(x, y, ...) __builtin_shufflevector(x, y, __VA_ARGS__)
 #else
 #define SHUFFLE(x, y, ...) __builtin_shuffle(x, y, (vi){__VA_ARGS__})
 #endif
+
+template <int... I>
+static inline vi lane_numbers(std::integer_sequence<int, I...>) {
+    return vi{I...};
+}
+// 0, 1, 2, …
+static inline vi lane_numbers() { return lane_numbers(LaneSequence{}); }
 
 static inline vf splat(float x) { return vf{} + x; }
 static inline vf load(const float* p) { return *reinterpret_cast<const vf_any*>(p); }
@@ -49,6 +68,8 @@ struct FlushDenormals {
 static inline vf rounded(vf x) {
 #if defined(__AVX512F__)
     asm("" : "+v"(x));
+#elif defined(__AVX__)
+    asm("" : "+x"(x));
 #else
     asm("" : "+m"(x));
 #endif
@@ -59,20 +80,26 @@ static inline vf rounded(vf x) {
 static inline vf nearest(vf x) {
 #if defined(__AVX512F__) && defined(__AVX512DQ__)
     return x - (vf)_mm512_reduce_ps((__m512)x, 8);  // the remainder of ±inf is 0
+#elif defined(__AVX__) && !defined(__AVX512F__)
+    return (vf)_mm256_round_ps((__m256)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 #else
     const vf magic = splat(12582912.0f);  // 1.5 · 2^23: adding it rounds to an integer
     return rounded(x + magic) - magic;
 #endif
 }
 
-static inline vf power(vf r, vf n) {
+static inline vf polynomial(vf r) {
     // Minimax coefficients of (2^r − 1) / r on [−1/2, 1/2], weighted by r / 2^r: 9.2e-8 in 2^r, vanishing at r = 0.
     vf p = splat(1.326472731307149e-3f);
     p = p * r + splat(9.671512991189957e-3f);
     p = p * r + splat(5.550733581185341e-2f);
     p = p * r + splat(2.4022242426872253e-1f);
     p = p * r + splat(6.931470036506653e-1f);
-    p = p * r + splat(1.0f);
+    return p * r + splat(1.0f);
+}
+
+static inline vf power(vf r, vf n) {
+    vf p = polynomial(r);
 #if defined(__AVX512F__)
     return (vf)_mm512_scalef_ps((__m512)p, (__m512)n);
 #else
@@ -88,10 +115,11 @@ static inline vf exp2_lanes(vf x) {
     vf r = (vf)_mm512_reduce_ps((__m512)x, 8);
     return power(r, x - r);
 #else
-    x = x < splat(-250.0f) ? splat(-250.0f) : x;
-    x = x > splat(250.0f) ? splat(250.0f) : x;
+    // One factor 2^n serves from 2^-126 to 2^127; −127 and 128 have the bits of 0 and inf.
+    x = x < splat(-127.0f) ? splat(-127.0f) : x;
+    x = x > splat(128.0f) ? splat(128.0f) : x;
     vf n = nearest(x);
-    return power(x - n, n);
+    return polynomial(x - n) * floats((__builtin_convertvector(n, vi) + 127) << 23);
 #endif
 }
 
@@ -178,7 +206,7 @@ static inline void set_element(void* p, int64_t index, int64_t dtype, float valu
     static_cast<uint16_t*>(p)[index] = uint16_t(dtype == BFLOAT16 ? to_bfloat_bits(x)[0] : to_half_bits(x)[0]);
 }
 
-// `count` ≤ 16 consecutive elements; the lanes beyond are 0 and their memory is not touched.
+// `count` ≤ LANES consecutive elements; the lanes beyond are 0 and their memory is not touched.
 template <int DTYPE>
 static inline vf load_row(const void* base, int64_t index, int64_t count) {
     if (DTYPE == FLOAT32) {
@@ -186,6 +214,8 @@ static inline vf load_row(const void* base, int64_t index, int64_t count) {
         if (count >= LANES) return load(p);
 #if defined(__AVX512F__)
         return (vf)_mm512_maskz_loadu_ps(__mmask16((1u << count) - 1), p);
+#elif defined(__AVX__)
+        return (vf)_mm256_maskload_ps(p, (__m256i)(lane_numbers() < int32_t(count)));
 #else
         vf x = {};
         for (int64_t i = 0; i < count; ++i) x[i] = p[i];
@@ -211,6 +241,8 @@ static inline void store_row(void* base, int64_t index, int64_t count, vf x) {
         if (count >= LANES) return store(p, x);
 #if defined(__AVX512F__)
         _mm512_mask_storeu_ps(p, __mmask16((1u << count) - 1), (__m512)x);
+#elif defined(__AVX__)
+        _mm256_maskstore_ps(p, (__m256i)(lane_numbers() < int32_t(count)), (__m256)x);
 #else
         for (int64_t i = 0; i < count; ++i) p[i] = x[i];
 #endif
@@ -222,47 +254,35 @@ static inline void store_row(void* base, int64_t index, int64_t count, vf x) {
     else for (int64_t i = 0; i < count; ++i) p[i] = raw[i];
 }
 
-// The exchange of one transposition stage: pairs of vectors S apart swap the halves whose lane index has bit S.
-#define LOW_8 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23
-#define HIGH_8 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31
-#define LOW_4 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27
-#define HIGH_4 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31
-#define LOW_2 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29
-#define HIGH_2 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31
-#define LOW_1 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30
-#define HIGH_1 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31
-#define EXCHANGE(S, x, y) { vf low = SHUFFLE(x, y, LOW_##S), high = SHUFFLE(x, y, HIGH_##S); x = low; y = high; }
-
-static inline void transpose(vf v[16]) {
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; ++i) EXCHANGE(8, v[i], v[i + 8])
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; ++i) EXCHANGE(4, v[(i / 4) * 8 + i % 4], v[(i / 4) * 8 + i % 4 + 4])
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; ++i) EXCHANGE(2, v[(i / 2) * 4 + i % 2], v[(i / 2) * 4 + i % 2 + 2])
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; ++i) EXCHANGE(1, v[i * 2], v[i * 2 + 1])
+// One stage of a transposition: vectors S apart swap the halves whose lane index has bit S.
+template <int S, int... I>
+static inline void exchange(vf& x, vf& y, std::integer_sequence<int, I...>) {
+    const vf low = SHUFFLE(x, y, (I & S ? LANE_COUNT + I - S : I)...);
+    y = SHUFFLE(x, y, (I & S ? LANE_COUNT + I : I + S)...);
+    x = low;
 }
 
-// Lane i of the result is the sum over the lanes of v[i]. One blend and one shuffle a pair.
-#define KEEP_8 0, 1, 2, 3, 4, 5, 6, 7, 24, 25, 26, 27, 28, 29, 30, 31
-#define CROSS_8 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23
-#define KEEP_4 0, 1, 2, 3, 20, 21, 22, 23, 8, 9, 10, 11, 28, 29, 30, 31
-#define CROSS_4 4, 5, 6, 7, 16, 17, 18, 19, 12, 13, 14, 15, 24, 25, 26, 27
-#define KEEP_2 0, 1, 18, 19, 4, 5, 22, 23, 8, 9, 26, 27, 12, 13, 30, 31
-#define CROSS_2 2, 3, 16, 17, 6, 7, 20, 21, 10, 11, 24, 25, 14, 15, 28, 29
-#define KEEP_1 0, 17, 2, 19, 4, 21, 6, 23, 8, 25, 10, 27, 12, 29, 14, 31
-#define CROSS_1 1, 16, 3, 18, 5, 20, 7, 22, 9, 24, 11, 26, 13, 28, 15, 30
-#define FOLD(S, x, y) (SHUFFLE(x, y, KEEP_##S) + SHUFFLE(x, y, CROSS_##S))
+template <int S = LANE_COUNT / 2>
+static inline void transpose(vf v[LANE_COUNT]) {
+#pragma GCC unroll 16
+    for (int i = 0; i < LANE_COUNT; ++i)
+        if (!(i & S)) exchange<S>(v[i], v[i + S], LaneSequence{});
+    if constexpr (S > 1) transpose<S / 2>(v);
+}
 
-static inline vf sums(const vf v[16]) {
-    vf a[8], b[4];
+// Half of x's sums and half of y's: one blend and one shuffle a pair.
+template <int S, int... I>
+static inline vf fold(vf x, vf y, std::integer_sequence<int, I...>) {
+    return SHUFFLE(x, y, (I & S ? LANE_COUNT + I : I)...) + SHUFFLE(x, y, (I & S ? LANE_COUNT + I - S : I + S)...);
+}
+
+// Lane i of the result is the sum over the lanes of v[i]; v is used up.
+template <int S = LANE_COUNT / 2>
+static inline vf sums(vf v[LANE_COUNT]) {
 #pragma GCC unroll 8
-    for (int i = 0; i < 8; ++i) a[i] = FOLD(8, v[i], v[i + 8]);
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) b[i] = FOLD(4, a[i], a[i + 4]);
-    vf c = FOLD(2, b[0], b[2]), d = FOLD(2, b[1], b[3]);
-    return FOLD(1, c, d);
+    for (int i = 0; i < S; ++i) v[i] = fold<S>(v[i], v[i + S], LaneSequence{});
+    if constexpr (S > 1) return sums<S / 2>(v);
+    return v[0];
 }
 
 // A tensor of up to five axes, as views.py packs it; data is null where an optional tensor is absent.
@@ -296,14 +316,14 @@ __attribute__((noinline)) static void gather_as(const Plane& from, int64_t offse
     } else if (from.step_stride == 1) {
         for (int64_t t0 = 0; t0 < steps; t0 += LANES) {
             int64_t count = steps - t0 < LANES ? steps - t0 : LANES;
-            vf v[16];
+            vf v[LANE_COUNT];
             int64_t row = offset + t0;
             if (lanes == LANES && count == LANES) {
 #pragma GCC unroll 16
-                for (int i = 0; i < 16; ++i, row += from.lane_stride) v[i] = load_row<DTYPE>(from.data, row, LANES);
+                for (int i = 0; i < LANE_COUNT; ++i, row += from.lane_stride) v[i] = load_row<DTYPE>(from.data, row, LANES);
                 transpose(v);
 #pragma GCC unroll 16
-                for (int i = 0; i < 16; ++i) store(to + (t0 + i) * pitch, v[i]);
+                for (int i = 0; i < LANE_COUNT; ++i) store(to + (t0 + i) * pitch, v[i]);
                 continue;
             }
             for (int64_t i = 0; i < LANES; ++i, row += from.lane_stride)
@@ -337,14 +357,14 @@ __attribute__((noinline)) static void scatter_as(const Plane& into, int64_t offs
     } else if (into.step_stride == 1) {
         for (int64_t t0 = 0; t0 < steps; t0 += LANES) {
             int64_t count = steps - t0 < LANES ? steps - t0 : LANES;
-            vf v[16];
+            vf v[LANE_COUNT];
             int64_t row = offset + t0;
 #pragma GCC unroll 16
-            for (int i = 0; i < 16; ++i) v[i] = i < count ? load(from + (t0 + i) * LANES) : vf{};
+            for (int i = 0; i < LANE_COUNT; ++i) v[i] = i < count ? load(from + (t0 + i) * LANES) : vf{};
             transpose(v);
             if (lanes == LANES && count == LANES) {
 #pragma GCC unroll 16
-                for (int i = 0; i < 16; ++i, row += into.lane_stride) store_row<DTYPE>(into.data, row, LANES, v[i]);
+                for (int i = 0; i < LANE_COUNT; ++i, row += into.lane_stride) store_row<DTYPE>(into.data, row, LANES, v[i]);
                 continue;
             }
             for (int64_t i = 0; i < lanes; ++i, row += into.lane_stride)
@@ -358,7 +378,7 @@ __attribute__((noinline)) static void scatter_as(const Plane& into, int64_t offs
     }
 }
 
-// Write from[step · 16 + lane] to a rectangle; what lies outside it is not touched.
+// Write from[step · LANES + lane] to a rectangle; what lies outside it is not touched.
 static inline void scatter(const Plane& into, int64_t offset, int64_t lanes, int64_t steps, const float* from) {
     if (into.dtype == FLOAT32) scatter_as<FLOAT32>(into, offset, lanes, steps, from);
     else if (into.dtype == BFLOAT16) scatter_as<BFLOAT16>(into, offset, lanes, steps, from);

@@ -1,9 +1,9 @@
-// Small matrix products whose right-hand side has 16 or 32 lanes: the accumulators stay in registers, the left-hand
+// Small matrix products whose right-hand side is one or two vectors wide: the accumulators stay in registers, the left-hand
 // side is read one number at a time and broadcast.
 #pragma once
 #include "lanes.h"
 
-// c[m][V · 16 lanes] (+)= Σ_k a[m · row + k · step] b[k][V · 16 lanes], for M rows m.
+// c[m][V · LANES] (+)= Σ_k a[m · row + k · step] b[k][V · LANES], for M rows m.
 template <int M, int V>
 static inline void product(const float* a, int64_t row, int64_t step, const float* b, int64_t ldb, int64_t count,
                            float* c, int64_t ldc, bool add) {
@@ -29,20 +29,23 @@ static inline void product(const float* a, int64_t row, int64_t step, const floa
 template <int V>
 static void products(int64_t rows, const float* a, int64_t row, int64_t step, const float* b, int64_t ldb,
                      int64_t count, float* c, int64_t ldc, bool add) {
+    // Sums of 8 rows by 2 vectors need more registers than there are without AVX-512.
+    constexpr int MOST = LANE_COUNT == 16 || V == 1 ? 8 : 4;
     int64_t m = 0;
-    for (; m + 8 <= rows; m += 8) product<8, V>(a + m * row, row, step, b, ldb, count, c + m * ldc, ldc, add);
+    if constexpr (MOST == 8)
+        for (; m + 8 <= rows; m += 8) product<8, V>(a + m * row, row, step, b, ldb, count, c + m * ldc, ldc, add);
     for (; m + 4 <= rows; m += 4) product<4, V>(a + m * row, row, step, b, ldb, count, c + m * ldc, ldc, add);
     for (; m < rows; ++m) product<1, V>(a + m * row, row, step, b, ldb, count, c + m * ldc, ldc, add);
 }
 
-// to[j][i] = from[i][j] for a block of 16 × 16.
+// to[j][i] = from[i][j] for a block of LANES × LANES.
 static inline void flip(const float* from, int64_t ld_from, float* to, int64_t ld_to) {
-    vf v[16];
+    vf v[LANE_COUNT];
 #pragma GCC unroll 16
-    for (int i = 0; i < 16; ++i) v[i] = load(from + i * ld_from);
+    for (int i = 0; i < LANE_COUNT; ++i) v[i] = load(from + i * ld_from);
     transpose(v);
 #pragma GCC unroll 16
-    for (int i = 0; i < 16; ++i) store(to + i * ld_to, v[i]);
+    for (int i = 0; i < LANE_COUNT; ++i) store(to + i * ld_to, v[i]);
 }
 
 static inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }

@@ -1,6 +1,6 @@
 // Causal depthwise convolution, forward and backward (equations and contract: reference.py).
 //
-// Sixteen channels ride in the lanes; a chunk of steps, with the W − 1 steps before it, is read as [step][lane].
+// A channel rides in each lane; a chunk of steps, with the W − 1 steps before it, is read as [step][lane].
 // Deterministic for any number of threads: the tasks and the order of every sum depend on the shape alone.
 #include "lanes.h"
 #include "sums.h"
@@ -164,7 +164,7 @@ EXPORT void causal_conv1d_forward(const View* tensors, const Sizes* sizes, int64
     }
 }
 
-// tensors: the five inputs, dout, dx, dinitial_states; rows float32, zero, (E, runs, blocks, W + 1, 16).
+// tensors: the five inputs, dout, dx, dinitial_states; rows float32, zero, (E, runs, blocks, W + 1, LANES).
 EXPORT void causal_conv1d_backward(const View* tensors, const Sizes* sizes, float* rows, int64_t threads) {
     const Sizes n = *sizes;
     const Inputs in = *reinterpret_cast<const Inputs*>(tensors);

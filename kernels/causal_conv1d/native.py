@@ -11,7 +11,6 @@ from .._native import build
 from .._native.views import declare_sum_middle, pack_sizes, pack_views, sum_middle
 from .reference import Gradients
 
-LANES = 16
 # Enough tasks for the threads of any usual machine; it must not depend on their number, or sums would.
 TASKS = 64
 
@@ -48,15 +47,16 @@ def causal_conv1d_backward(
 ) -> Gradients:
     """(dx, dweight, dbias, dinitial_states)."""
     seeds, batch, channels, _ = x.shape
-    width, blocks = weight.shape[-1], -(-channels // LANES)
+    lanes = _library().lane_count()
+    width, blocks = weight.shape[-1], -(-channels // lanes)
     runs = min(batch, -(-TASKS // (seeds * blocks)))
     dx = torch.empty_like(x)
     dinitial = None if initial_states is None else initial_states.new_empty(initial_states.shape)
-    rows = weight.new_zeros(seeds, runs, blocks, width + 1, LANES)
+    rows = weight.new_zeros(seeds, runs, blocks, width + 1, lanes)
     sizes = pack_sizes(*x.shape, width, int(silu), runs)
     views = pack_views([x, weight, bias, seq_idx, initial_states, dout, dx, dinitial])
     _library().causal_conv1d_backward(views, sizes, rows.data_ptr(), torch.get_num_threads())
-    # (E, blocks, W + 1, 16) → (E, D, W + 1)
+    # (E, blocks, W + 1, lanes) → (E, D, W + 1)
     per_channel = sum_middle(_library(), rows).transpose(2, 3).flatten(1, 2)[:, :channels]
     dweight, dbias = per_channel[..., :width].clone(memory_format=torch.contiguous_format), per_channel[..., width]
     return dx, dweight, None if bias is None else dbias.clone(memory_format=torch.contiguous_format), dinitial

@@ -1,6 +1,6 @@
 // Selective scan, forward and backward (equations and contract: reference.py).
 //
-// Sixteen channels ride in the lanes of a vector and time is walked step by step, a few states at a time, so that h
+// A channel rides in each lane of a vector and time is walked step by step, a few states at a time, so that h
 // stays in registers and y needs no sum across lanes. A chunk of steps is turned into [step][lane] scratch first; the
 // backward pass recomputes the states of one chunk from the h that the forward pass kept at its start.
 //
@@ -19,7 +19,7 @@ struct Sizes {
     int64_t blocks() const { return (per_group() + LANES - 1) / LANES; }  // in one group
 };
 
-// One block of at most sixteen channels of one group.
+// One block of at most LANES channels of one group.
 struct Block {
     int64_t seed, batch, group, first, lanes;
 };
@@ -36,7 +36,7 @@ struct Inputs {
 // Memory of one thread, cut into pieces aligned to a vector.
 class Scratch {
   public:
-    explicit Scratch(float* memory) : next_(memory + (-(reinterpret_cast<intptr_t>(memory) / 4) & 15)) {}
+    explicit Scratch(float* memory) : next_(memory + (-(reinterpret_cast<intptr_t>(memory) / 4) & (LANES - 1))) {}
     float* take(int64_t floats) {
         float* piece = next_;
         next_ += (floats + LANES - 1) / LANES * LANES;
@@ -172,10 +172,10 @@ struct Reverse {
     static int64_t floats(const Sizes& n) { return (5 + 2 * WIDE) * n.chunk * LANES + 2 * WIDE * LANES * LANES; }
 };
 
-// Sums across the lanes of sixteen steps, written to (first block of a task) or added to one row of dB or dC.
+// Sums across the lanes of LANES steps, written to (first block of a task) or added to one row of dB or dC.
 inline void add_sums(float* row, const float* products, int64_t count, bool first) {
-    vf v[16];
-    for (int i = 0; i < 16; ++i) v[i] = load(products + i * LANES);
+    vf v[LANE_COUNT];
+    for (int i = 0; i < LANE_COUNT; ++i) v[i] = load(products + i * LANES);
     vf total = sums(v);
     store_row<FLOAT32>(row, 0, count, first ? total : total + load_row<FLOAT32>(row, 0, count));
 }
@@ -342,7 +342,7 @@ EXPORT void selective_scan_forward(const View* tensors, const Sizes* sizes, int6
 }
 
 // tensors: the eight inputs, dout, dlast_state, states, du, ddelta, dz, dB, dC, rows.
-// dB, dC float32 (splits, E, B, G, N, L); rows float32, zero, (E, runs, G, blocks, rows, 16).
+// dB, dC float32 (splits, E, B, G, N, L); rows float32, zero, (E, runs, G, blocks, rows, LANES).
 EXPORT void selective_scan_backward(const View* tensors, const Sizes* sizes, int64_t rows_per_block, int64_t threads) {
     const Sizes n = *sizes;
     const Inputs in = *reinterpret_cast<const Inputs*>(tensors);

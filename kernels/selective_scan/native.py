@@ -11,7 +11,6 @@ from .._native import build
 from .._native.views import declare_sum_middle, pack_sizes, pack_views, sum_middle
 from .reference import CHUNK, Gradients, saved_states
 
-LANES = 16
 # Sums are split into parts by shape alone: were it by the number of threads, results would depend on it. Parts of the
 # batch cost a little memory; parts of the channels, for small batches, a copy of dB and dC each, so there are fewer.
 RUNS, TASKS = 64, 16
@@ -79,7 +78,8 @@ def selective_scan_backward(
     """The eight gradients; the contract is reference.py's."""
     seeds, batch, channels, length = u.shape
     count, groups = A.shape[-1], _groups(B, C)
-    blocks = -(-channels // groups // LANES)
+    lanes = _library().lane_count()
+    blocks = -(-channels // groups // lanes)
     runs = min(batch, RUNS)
     splits = min(blocks, max(1, TASKS // (seeds * runs * groups)))
     du, ddelta = torch.empty_like(u), torch.empty_like(delta)
@@ -89,7 +89,7 @@ def selective_scan_backward(
     )
     # Sums over batch and time, per channel: dA, dD, ddelta_bias, then fixed dB and dC.
     parts = [count, 1, 1, count * (B.dim() == 3), count * (C.dim() == 3)]
-    rows = A.new_zeros(seeds, runs, groups, blocks, sum(parts), LANES)
+    rows = A.new_zeros(seeds, runs, groups, blocks, sum(parts), lanes)
     tensors = [u, delta, A, B, C, D, z, delta_bias, dout, dlast_state, states, du, ddelta, dz]
     words = pack_views([*tensors, *(None if m is None else m[0, 0] for m in (partial_B, partial_C)), rows[0]])
     sizes = pack_sizes(
@@ -97,7 +97,7 @@ def selective_scan_backward(
         *(int(partial_B is None), int(partial_C is None), runs, splits),
     )
     _library().selective_scan_backward(words, sizes, sum(parts), torch.get_num_threads())
-    # (E, G, blocks, rows, 16) → (E, D, rows): the lanes beyond a group's last channel are dropped.
+    # (E, G, blocks, rows, lanes) → (E, D, rows): the lanes beyond a group's last channel are dropped.
     per_channel = sum_middle(_library(), rows).transpose(3, 4).flatten(2, 3)[:, :, : channels // groups].flatten(1, 2)
     dA, dD, dbias, fixed_B, fixed_C = per_channel.split(parts, 2)
     varying_B, varying_C = (None if p is None else sum_middle(_library(), p)[0] for p in (partial_B, partial_C))

@@ -1,8 +1,9 @@
 // Blocks of queries of one attention head with readout and cross-entropy (equations: reference.py).
 //
-// Thirty-two queries ride in the lanes of two vectors. The scores of such a block against all its keys are kept, so
-// each is computed once and exponentiated once: 32 N numbers, which stay in the second-level cache up to N ≈ 10⁴.
-// Heads are padded to sixteen lanes and lengths to 32 inside; padding carries weight zero.
+// The queries of a block (32, or 16 without AVX-512) ride in the lanes of two vectors. The scores of such a block
+// against all its keys are kept, so each is computed once and exponentiated once: at most 32 N numbers, which stay in
+// the second-level cache up to N ≈ 10⁴.
+// Heads are padded to whole vectors and lengths to whole blocks inside; padding carries weight zero.
 //
 // Deterministic for any number of threads, and the trainer gives the bits of the single step: the blocks are dealt to
 // a number of parts that depends on the length alone, and the parts are summed in order.
@@ -14,14 +15,14 @@
 
 namespace {
 
-constexpr int64_t QUERIES = 32, TILE = 64, ROW_FLOATS = 8, COLUMN_FLOATS = 3;
+constexpr int64_t QUERIES = 2 * LANES, TILE = 64, ROW_FLOATS = 8, COLUMN_FLOATS = 3;
 constexpr float LN2 = 0.693147180559945309417f;
 
 struct Sizes {
     int64_t seeds, batch, length, inputs, head, values, classes, causal, soft;
     int64_t padded() const { return round_up(length, QUERIES); }
-    int64_t head16() const { return round_up(head, LANES); }
-    int64_t values16() const { return round_up(values, LANES); }
+    int64_t wide_head() const { return round_up(head, LANES); }
+    int64_t wide_values() const { return round_up(values, LANES); }
     int64_t blocks() const { return padded() / QUERIES; }
     int64_t parts() const { return std::clamp<int64_t>(blocks() / 8, 1, 8); }
     float weight() const { return 1.0f / float(batch * length); }
@@ -31,7 +32,7 @@ struct Floats {
     std::unique_ptr<float[]> memory;
     float* data;
     explicit Floats(int64_t count) : memory(new float[count + LANES]) {
-        data = memory.get() + (-(reinterpret_cast<intptr_t>(memory.get()) / 4) & 15);
+        data = memory.get() + (-(reinterpret_cast<intptr_t>(memory.get()) / 4) & (LANES - 1));
     }
     void clear(int64_t count) { std::fill(data, data + count, 0.0f); }
 };
@@ -42,7 +43,7 @@ struct Statistics {
     int64_t* indices = nullptr;
 };
 
-// One sequence: q, k (padded, head16), v (padded, values16), all zero beyond the true sizes.
+// One sequence: q, k (padded, wide_head), v (padded, wide_values), all zero beyond the true sizes.
 struct Sequence {
     const float *q, *k, *v, *w_out;
     const void* targets;  // int64 [N], or float [N][C]
@@ -58,15 +59,15 @@ struct Sums {
     }
 };
 
-// What a part adds up: dk (padded, head16), dv (padded, values16), dw_out (values, C), columns (padded, 3, 16 lanes).
+// What a part adds up: dk (padded, wide_head), dv (padded, wide_values), dw_out (values, C), columns (padded, 3, LANES).
 struct Totals {
     Floats dk, dv, dw_out, columns;
     int64_t sizes[4];
     Sums sums;
     Totals(const Sizes& n, bool columns_too)
-        : dk(n.padded() * n.head16()), dv(n.padded() * n.values16()), dw_out(n.values * n.classes),
+        : dk(n.padded() * n.wide_head()), dv(n.padded() * n.wide_values()), dw_out(n.values * n.classes),
           columns(columns_too ? n.padded() * COLUMN_FLOATS * LANES : 0),
-          sizes{n.padded() * n.head16(), n.padded() * n.values16(), n.values * n.classes,
+          sizes{n.padded() * n.wide_head(), n.padded() * n.wide_values(), n.values * n.classes,
                 columns_too ? n.padded() * COLUMN_FLOATS * LANES : 0} {}
     void clear() {
         dk.clear(sizes[0]), dv.clear(sizes[1]), dw_out.clear(sizes[2]), columns.clear(sizes[3]);
@@ -85,8 +86,8 @@ struct Totals {
 struct Scratch {
     Floats scores, q, o, u, u_rows, dq, logits, y, compatibility, dw_out;
     explicit Scratch(const Sizes& n)
-        : scores(n.padded() * QUERIES), q(n.head16() * QUERIES), o(n.values16() * QUERIES), u(n.values16() * QUERIES),
-          u_rows(n.values16() * QUERIES), dq(n.head16() * QUERIES), logits(n.classes * QUERIES),
+        : scores(n.padded() * QUERIES), q(n.wide_head() * QUERIES), o(n.wide_values() * QUERIES), u(n.wide_values() * QUERIES),
+          u_rows(n.wide_values() * QUERIES), dq(n.wide_head() * QUERIES), logits(n.classes * QUERIES),
           y(n.classes * QUERIES), compatibility(TILE * QUERIES), dw_out(n.values * n.classes * LANES) {}
 };
 
@@ -109,9 +110,9 @@ inline Pair log_pair(Pair x) {
 }
 inline float lane(const Pair& x, int64_t i) { return i < LANES ? x.a[i] : x.b[i - LANES]; }
 
-const vi COUNT = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+const vi COUNT = lane_numbers();
 
-// Numbers of a block's 32 rows that both passes share.
+// Numbers of a block's rows that both passes share.
 struct Rows {
     Pair peak, inverse, lse, entropy;  // peak: the largest score, in units of log 2
     vi argmax_a, argmax_b;
@@ -152,7 +153,7 @@ class Block {
 
 template <bool STATISTICS>
 void Block<STATISTICS>::score() {
-    const int64_t d = n.head16();
+    const int64_t d = n.wide_head();
     for (int64_t half = 0; half < QUERIES; half += LANES)
         for (int64_t c = 0; c < d; c += LANES)
             flip(s.q + (first + half) * d + c, d, m.q.data + c * QUERIES + half, QUERIES);
@@ -162,7 +163,7 @@ void Block<STATISTICS>::score() {
     for (int64_t j = n.causal ? first : n.length; j < keys; ++j) {
         Pair x = Pair::of(m.scores.data + j * QUERIES);
         vi later = vi{} + int32_t(n.causal ? j - first : QUERIES);
-        Pair{select(later > COUNT, none, x.a), select(later > COUNT + 16, none, x.b)}.to(m.scores.data + j * QUERIES);
+        Pair{select(later > COUNT, none, x.a), select(later > COUNT + LANE_COUNT, none, x.b)}.to(m.scores.data + j * QUERIES);
     }
     r.peak = {none, none};
     r.argmax_a = r.argmax_b = vi{};
@@ -194,7 +195,7 @@ void Block<STATISTICS>::normalise() {
             w.to(e + j * QUERIES);
         }
         total = total + part, weighted = weighted + part_weighted;
-        products<2>(dv, s.v + start * n.values16(), 1, n.values16(), e, QUERIES, tile, m.o.data, QUERIES, start > 0);
+        products<2>(dv, s.v + start * n.wide_values(), 1, n.wide_values(), e, QUERIES, tile, m.o.data, QUERIES, start > 0);
     }
     r.inverse = Pair::splat2(1) / total;
     Pair log_total = log_pair(total);
@@ -263,7 +264,7 @@ void Block<STATISTICS>::readout(Sums& sums) {
 // u = W_O ∂L/∂z by columns and by rows, E_α[b] = u·o, and dw_out.
 template <bool STATISTICS>
 void Block<STATISTICS>::back_to_values(Pair& expected) {
-    const int64_t dv = n.values16(), C = n.classes;
+    const int64_t dv = n.wide_values(), C = n.classes;
     std::fill(m.u.data + n.values * QUERIES, m.u.data + dv * QUERIES, 0.0f);
     products<2>(n.values, s.w_out, C, 1, m.logits.data, QUERIES, C, m.u.data, QUERIES, false);
     expected = Pair::splat2(0);
@@ -283,7 +284,7 @@ void Block<STATISTICS>::back_to_values(Pair& expected) {
 
 template <bool STATISTICS>
 void Block<STATISTICS>::backward(float* dq, Totals& t, const Statistics& out) {
-    const int64_t d = n.head16(), dv = n.values16();
+    const int64_t d = n.wide_head(), dv = n.wide_values();
     Pair expected, zero = Pair::splat2(0), variance = zero, squares = zero;
     back_to_values(expected);
     for (int64_t start = 0; start < keys; start += TILE) {

@@ -18,8 +18,8 @@ struct Worker {
     int64_t threads;
 
     Worker(const Sizes& n, bool columns, int64_t threads)
-        : n(n), q(n.padded() * n.head16()), k(n.padded() * n.head16()), v(n.padded() * n.values16()),
-          dq(n.padded() * n.head16()), threads(std::min(threads, n.parts())) {
+        : n(n), q(n.padded() * n.wide_head()), k(n.padded() * n.wide_head()), v(n.padded() * n.wide_values()),
+          dq(n.padded() * n.wide_head()), threads(std::min(threads, n.parts())) {
         // One thread needs the sum so far and one part; many need all parts.
         const int64_t copies = this->threads > 1 ? n.parts() : std::min<int64_t>(n.parts(), 2);
         for (int64_t i = 0; i < copies; ++i) totals.emplace_back(n, columns);
@@ -64,7 +64,7 @@ struct Step {
 // Pointers: q, k, v, w_out, targets, loss, dq, dk, dv, dw_out (one a sequence), rows, indices, columns.
 void step_of_sequence(const Step& a, int64_t i, Worker& w) {
     const Sizes& n = a.n;
-    const int64_t N = n.length, padded = n.padded(), d = n.head16(), dv = n.values16();
+    const int64_t N = n.length, padded = n.padded(), d = n.wide_head(), dv = n.wide_values();
     pack(a.at(0, i * N * n.head), N, n.head, w.q.data, padded, d);
     pack(a.at(1, i * N * n.head), N, n.head, w.k.data, padded, d);
     pack(a.at(2, i * N * n.values), N, n.values, w.v.data, padded, dv);
@@ -86,12 +86,12 @@ void step_of_sequence(const Step& a, int64_t i, Worker& w) {
         }
 }
 
-// The four weights of one seed, padded to sixteen lanes but for w_out, and their gradients.
+// The four weights of one seed, padded to whole vectors but for w_out, and their gradients.
 struct Weights {
     Floats q, k, v, out, dq, dk, dv, dout;
     explicit Weights(const Sizes& n)
-        : q(n.inputs * n.head16()), k(n.inputs * n.head16()), v(n.inputs * n.values16()), out(n.values * n.classes),
-          dq(n.inputs * n.head16()), dk(n.inputs * n.head16()), dv(n.inputs * n.values16()),
+        : q(n.inputs * n.wide_head()), k(n.inputs * n.wide_head()), v(n.inputs * n.wide_values()), out(n.values * n.classes),
+          dq(n.inputs * n.wide_head()), dk(n.inputs * n.wide_head()), dv(n.inputs * n.wide_values()),
           dout(n.values * n.classes) {}
 };
 
@@ -121,7 +121,7 @@ void gather_weight(const Sizes& n, const float* x, const float* d, int64_t pitch
 // Loss and gradients of one seed's weights; x (B, padded, Dx). Returns the sums over all positions.
 Sums weight_step(const Step& a, const float* x, int targets, int64_t seed, Weights& w, Worker& worker, bool gradients) {
     const Sizes& n = a.n;
-    const int64_t d = n.head16(), dv = n.values16();
+    const int64_t d = n.wide_head(), dv = n.wide_values();
     if (gradients) {
         w.dq.clear(n.inputs * d), w.dk.clear(n.inputs * d), w.dv.clear(n.inputs * dv);
         w.dout.clear(n.values * n.classes);
@@ -145,9 +145,9 @@ Sums weight_step(const Step& a, const float* x, int targets, int64_t seed, Weigh
 
 void pack_weights(const Step& a, int first, int64_t seed, Weights& w) {
     const Sizes& n = a.n;
-    pack(a.at(first, seed * n.inputs * n.head), n.inputs, n.head, w.q.data, n.inputs, n.head16());
-    pack(a.at(first + 1, seed * n.inputs * n.head), n.inputs, n.head, w.k.data, n.inputs, n.head16());
-    pack(a.at(first + 2, seed * n.inputs * n.values), n.inputs, n.values, w.v.data, n.inputs, n.values16());
+    pack(a.at(first, seed * n.inputs * n.head), n.inputs, n.head, w.q.data, n.inputs, n.wide_head());
+    pack(a.at(first + 1, seed * n.inputs * n.head), n.inputs, n.head, w.k.data, n.inputs, n.wide_head());
+    pack(a.at(first + 2, seed * n.inputs * n.values), n.inputs, n.values, w.v.data, n.inputs, n.wide_values());
     const float* out = a.at(first + 3, seed * n.values * n.classes);
     std::copy(out, out + n.values * n.classes, w.out.data);
 }
@@ -155,9 +155,9 @@ void pack_weights(const Step& a, int first, int64_t seed, Weights& w) {
 void unpack_four(const Step& a, int first, int64_t seed, const float* q, const float* k, const float* v,
                  const float* out) {
     const Sizes& n = a.n;
-    unpack(q, n.inputs, n.head, n.head16(), 1.0f, a.at(first, seed * n.inputs * n.head));
-    unpack(k, n.inputs, n.head, n.head16(), 1.0f, a.at(first + 1, seed * n.inputs * n.head));
-    unpack(v, n.inputs, n.values, n.values16(), 1.0f, a.at(first + 2, seed * n.inputs * n.values));
+    unpack(q, n.inputs, n.head, n.wide_head(), 1.0f, a.at(first, seed * n.inputs * n.head));
+    unpack(k, n.inputs, n.head, n.wide_head(), 1.0f, a.at(first + 1, seed * n.inputs * n.head));
+    unpack(v, n.inputs, n.values, n.wide_values(), 1.0f, a.at(first + 2, seed * n.inputs * n.values));
     std::copy(out, out + n.values * n.classes, a.at(first + 3, seed * n.values * n.classes));
 }
 
@@ -185,7 +185,7 @@ constexpr int64_t RECORD = 11;  // numbers of a record, see native.py
 // held-out x, held-out targets. `every`: steps between records; a loss above `limit` or NaN ends a seed's training.
 void train_seed(const Step& a, int64_t seed, int64_t steps, int64_t every, double limit, Worker& worker) {
     const Sizes& n = a.n;
-    const int64_t q = n.inputs * n.head16(), v = n.inputs * n.values16(), o = n.values * n.classes;
+    const int64_t q = n.inputs * n.wide_head(), v = n.inputs * n.wide_values(), o = n.values * n.classes;
     const int64_t each = n.batch * n.length * n.inputs, records = steps / every + 1;
     const double positions = double(n.batch * n.length), nan = std::numeric_limits<double>::quiet_NaN();
     Weights w(n);
