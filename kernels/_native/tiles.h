@@ -38,6 +38,14 @@ static void products(int64_t rows, const float* a, int64_t row, int64_t step, co
     for (; m < rows; ++m) product<1, V>(a + m * row, row, step, b, ldb, count, c + m * ldc, ldc, add);
 }
 
+// The same for any width of whole vectors: ldb and ldc are those of the whole matrices.
+static void wide_products(int64_t width, int64_t rows, const float* a, int64_t row, int64_t step, const float* b,
+                          int64_t ldb, int64_t count, float* c, int64_t ldc, bool add) {
+    int64_t l = 0;
+    for (; l + 2 * LANES <= width; l += 2 * LANES) products<2>(rows, a, row, step, b + l, ldb, count, c + l, ldc, add);
+    if (l < width) products<1>(rows, a, row, step, b + l, ldb, count, c + l, ldc, add);
+}
+
 // to[j][i] = from[i][j] for a block of LANES × LANES.
 static inline void flip(const float* from, int64_t ld_from, float* to, int64_t ld_to) {
     vf v[LANE_COUNT];

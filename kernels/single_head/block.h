@@ -305,10 +305,8 @@ void Block<STATISTICS>::backward(float* dq, Totals& t, const Statistics& out) {
             }
         }
         products<2>(round_up(n.head, 4), s.k + start * d, 1, d, g, QUERIES, tile, m.dq.data, QUERIES, start > 0);
-        for (int64_t c = 0; c < dv; c += LANES)
-            products<1>(tile, alpha, QUERIES, 1, m.u_rows.data + c, dv, QUERIES, t.dv.data + start * dv + c, dv, true);
-        for (int64_t c = 0; c < d; c += LANES)
-            products<1>(tile, g, QUERIES, 1, s.q + first * d + c, d, QUERIES, t.dk.data + start * d + c, d, true);
+        wide_products(dv, tile, alpha, QUERIES, 1, m.u_rows.data, dv, QUERIES, t.dv.data + start * dv, dv, true);
+        wide_products(d, tile, g, QUERIES, 1, s.q + first * d, d, QUERIES, t.dk.data + start * d, d, true);
     }
     std::fill(m.dq.data + n.head * QUERIES, m.dq.data + d * QUERIES, 0.0f);
     for (int64_t i = 0; i < n.head * QUERIES; ++i) m.dq.data[i] *= s.scale;

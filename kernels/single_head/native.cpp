@@ -97,8 +97,7 @@ struct Weights {
 
 // rows (padded, Dx) times w (Dx, pitch).
 void project(const Sizes& n, const float* x, const float* w, int64_t pitch, float* to) {
-    for (int64_t c = 0; c < pitch; c += LANES)
-        products<1>(n.padded(), x, n.inputs, 1, w + c, pitch, n.inputs, to + c, pitch, false);
+    wide_products(pitch, n.padded(), x, n.inputs, 1, w, pitch, n.inputs, to, pitch, false);
 }
 
 // dw (Dx, pitch) += factor · xᵀ d, in stretches of positions, which keeps rounding small.
