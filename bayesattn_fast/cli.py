@@ -17,6 +17,8 @@ COMMANDS = {
     "eval": "score a run against the exact posterior again, at any length",
     "report": "write the page and the figures of a run again",
     "compare": "several runs side by side",
+    "sweep": "many seeds of many cells: tunnels × models × settings, here or on Ray",
+    "stats": "statistics of a sweep: intervals, profiles, comparisons, steps to a threshold",
     "dynamics": "gradient dynamics of one attention head: em-vs-sgd",
     "tunnels": "list the wind tunnels, their sizes, what each tests",
     "doctor": "versions, devices, compiler, and which implementation serves each op",
