@@ -68,9 +68,7 @@ def read_json(path: Path | str) -> Any:
         raise ValueError(f"{path} is not valid JSON: {error}") from error
 
 
-def write_table(
-    path: Path | str, rows: Iterable[Mapping[str, Any]], about: Mapping[str, str] | None = None
-) -> None:
+def write_table(path: Path | str, rows: Iterable[Mapping[str, Any]], about: Mapping[str, str] | None = None) -> None:
     """Write rows as Parquet: columns in the order of first appearance, null where a row lacks one.
 
     about: texts kept beside the rows, for `table_about`. ValueError where a column mixes kinds, such as text and

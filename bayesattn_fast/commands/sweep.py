@@ -285,8 +285,8 @@ def _print_status(store: Any) -> None:
     print_tables(table)
     state = "running" if found["running"] else ("finished" if found["done"] == found["seeds"] else "stopped")
     left = f", about {_duration(found['seconds_left'])} left" if found["seconds_left"] else ""
-    print(f"{found['folder']}: {state}, {found['done']:,} of {found['seeds']:,} seeds in {found['shards']} shards{left}")
+    print(
+        f"{found['folder']}: {state}, {found['done']:,} of {found['seeds']:,} seeds in {found['shards']} shards{left}"
+    )
     for name in found["damaged"]:
         print(f"bayesattn: shard {name} is damaged; --resume trains its seeds again", file=sys.stderr)
-
-

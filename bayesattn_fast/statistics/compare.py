@@ -1,6 +1,6 @@
 """Is one group better than another: paired tests over seeds with Holm's correction, and probability of improvement.
 
-    P(X > Y) = mean over tasks of  Σ_ij [x_i > y_j] + ½ [x_i = y_j]  / (n m)        Agarwal et al. (2021), eq. 2
+P(X > Y) = mean over tasks of  Σ_ij [x_i > y_j] + ½ [x_i = y_j]  / (n m)        Agarwal et al. (2021), eq. 2
 """
 
 import math

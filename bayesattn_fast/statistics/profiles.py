@@ -1,6 +1,6 @@
 """Performance profiles: which share of all runs scores better than τ, for every τ (Agarwal et al., 2021, eq. 1).
 
-    F(τ) = mean over tasks of  #{seeds with score > τ} / seeds
+F(τ) = mean over tasks of  #{seeds with score > τ} / seeds
 """
 
 from typing import NamedTuple

@@ -47,18 +47,15 @@ def steps_to_threshold(reached: Sequence[float], last: Sequence[float]) -> Steps
         return Steps(math.inf, math.inf, math.inf, 0, len(found))
     survival = ecdf(CensoredData(uncensored=found[met], right=ends[~met])).sf
     with warnings.catch_warnings():
-        # At survival 0 or 1 the log-log interval is not defined; those points are passed over below.
+        # At survival 0 or 1 the log-log interval is not defined; what stands there instead is decided below.
         warnings.simplefilter("ignore", RuntimeWarning)
         band = survival.confidence_interval(method="log-log")
-    return Steps(
-        _first_at_half(survival.quantiles, survival.probabilities),
-        _first_at_half(survival.quantiles, band.low.probabilities),
-        _first_at_half(survival.quantiles, band.high.probabilities),
-        int(met.sum()),
-        len(found),
-    )
+    curves = (survival.probabilities, band.low.probabilities, band.high.probabilities)
+    median, low, high = (_first_at_half(survival.quantiles, curve, survival.probabilities) for curve in curves)
+    return Steps(median, low, high, int(met.sum()), len(found))
 
 
-def _first_at_half(steps: NDArray[np.float64], surviving: NDArray[np.float64]) -> float:
-    at = np.flatnonzero(np.nan_to_num(surviving, nan=0.0 if surviving[-1] != surviving[-1] else 1.0) <= 0.5)
+def _first_at_half(steps: NDArray[np.float64], surviving: NDArray[np.float64], known: NDArray[np.float64]) -> float:
+    # Where all or none survive there is no interval: the curve itself stands for its bounds.
+    at = np.flatnonzero(np.where(np.isnan(surviving), known, surviving) <= 0.5)
     return float(steps[at[0]]) if len(at) else math.inf

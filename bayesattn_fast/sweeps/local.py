@@ -44,9 +44,7 @@ def run_local(
                     raise WorkerLost(f"a worker died {RETRIES} times on {pack.cell.name}, seeds from {pack.seeds[0]}")
 
 
-def _run_pool(
-    left: list[Pack], folder: Path, workers: int, device: str, on_done: Callable[[Pack], None]
-) -> list[Pack]:
+def _run_pool(left: list[Pack], folder: Path, workers: int, device: str, on_done: Callable[[Pack], None]) -> list[Pack]:
     """Work until all is done or a worker is lost; takes what is done from `left`, returns what was in hand then."""
     context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start, initargs=(os.getpid(),))

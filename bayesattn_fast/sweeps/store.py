@@ -179,7 +179,11 @@ def _revision() -> str:
     here = Path(sys.modules[__package__.split(".")[0]].__file__ or ".").parent
     try:
         found = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=12"], cwd=here, capture_output=True, text=True, timeout=5
+            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
+            cwd=here,
+            capture_output=True,
+            text=True,
+            timeout=5,
         )
     except (OSError, subprocess.SubprocessError):
         return "unknown"
