@@ -1,4 +1,4 @@
-"""Steps to a threshold. A run that never gets there is censored at its last step: it took longer, nobody knows how long.
+"""Steps to a threshold. A run that never gets there is censored at its last step: it took longer, but how long?
 
 The median is of the Kaplan–Meier curve with SciPy's log-log interval; infinite where under half of the runs arrive.
 """

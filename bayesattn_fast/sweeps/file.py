@@ -208,7 +208,7 @@ def _product(start: RunConfig, places: Mapping[str, tuple[Mapping[str, Any], set
 
 def _check_kind(place: str, value: Any, start: RunConfig, key: str) -> None:
     """A number where a number is meant: dataclasses would take text without a word."""
-    part = next(p for p in (start.tunnel, start.model, start.training) if key in names_of(p))
+    part: Any = next(p for p in (start.tunnel, start.model, start.training) if key in names_of(p))
     like = getattr(part, key)
     number = isinstance(like, float) and type(value) is int
     if not number and type(value) is not type(like):

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -54,8 +55,8 @@ def comparison_table(runs: Runs, groups: Sequence[str]) -> PlainTable:
         for (a, b), (pair, better), p_t, p_w in zip(pairs, found, t, wilcoxon, strict=True)
     ]
     columns = ["pair", "difference", "p (t, Holm)", "p (Wilcoxon, Holm)", "Cohen's d", "P(first better)", "pairs"]
-    better = "lower" if runs.lower_is_better else "higher"
-    return PlainTable(f"{runs.metric}, paired by task and seed; {better} is better", columns, rows)
+    order = "lower" if runs.lower_is_better else "higher"
+    return PlainTable(f"{runs.metric}, paired by task and seed; {order} is better", columns, rows)
 
 
 def threshold_table(runs: Runs, folder: Path, threshold: float) -> PlainTable:
@@ -68,7 +69,8 @@ def threshold_table(runs: Runs, folder: Path, threshold: float) -> PlainTable:
         ]
     )
     last = np.array([at[-1] for at in steps])
-    names, rows = runs.group_names(), []
+    names = runs.group_names()
+    rows: list[list[Any]] = []
     for group in group_list(runs):
         mine = names == group
         if not mine.any():

@@ -17,7 +17,8 @@ from ..evaluation.metrics import METRICS
 from ..evaluation.summary import MODEL
 from ..storage import read_table, write_table
 from ..training import Interrupted, RunConfig, fit
-from ..training.run import LOSSES, METRICS as METRICS_FILE
+from ..training.run import LOSSES
+from ..training.run import METRICS as METRICS_FILE
 from .file import Cell
 
 CURVES = ("kl", "entropy_abs_error", "entropy_mae", "tvd", "gap", "accuracy")
@@ -59,7 +60,7 @@ def train_pack(pack: Pack, scratch: Path | None = None, device: str = "cpu") -> 
     with tempfile.TemporaryDirectory() as temporary:
         folder = scratch or Path(temporary) / "run"
         if isinstance(pack.cell.config, Experiment):
-            rows = _head_rows(pack.cell.config, pack.seeds)
+            rows = list(_head_rows(pack.cell.config, pack.seeds))
         else:
             try:
                 rows = _model_rows(pack, pack.cell.config, folder, device)
