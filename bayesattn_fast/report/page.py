@@ -100,7 +100,7 @@ def write_report(folder: Path | str) -> Path:
     """
     record = read_run(folder)
     paths = write_figures(record, record.folder / "figures")
-    return _write(record.folder / "report.html", record.title, _lead(record), list(run_sections(record, paths)))
+    return render(record.folder / "report.html", record.title, _lead(record), list(run_sections(record, paths)))
 
 
 def write_comparison(folders: Sequence[Path | str], page: Path | str) -> Path:
@@ -111,7 +111,7 @@ def write_comparison(folders: Sequence[Path | str], page: Path | str) -> Path:
     page.parent.mkdir(parents=True, exist_ok=True)
     sections = [_comparison_section(group, page, i) for i, group in enumerate(groups)]
     text = f"{len(records)} runs, {len(groups)} task{'s' * (len(groups) > 1)}. Scores compare within a task only."
-    return _write(page, "Runs side by side", text, [*sections, _definitions(list(records.values()))])
+    return render(page, "Runs side by side", text, [*sections, _definitions(list(records.values()))])
 
 
 def read_runs(folders: Sequence[Path | str]) -> dict[str, RunRecord]:
@@ -237,7 +237,8 @@ def _comparison_section(group: Mapping[str, RunRecord], page: Path, index: int) 
     )
 
 
-def _write(path: Path, title: str, lead: str, sections: Sequence[Section]) -> Path:
+def render(path: Path, title: str, lead: str, sections: Sequence[Section]) -> Path:
+    """Write the page of these sections; returns its path."""
     from jinja2 import Environment, PackageLoader
 
     environment = Environment(loader=PackageLoader("bayesattn_fast", "report"), autoescape=True)

@@ -24,8 +24,10 @@ class TrainingConfig:
     """Steps of linear warm-up."""
     schedule: Literal["constant", "cosine"] = "cosine"
     """After the warm-up: constant, or cosine to zero at the last step."""
-    optimizer: Literal["adamw", "sgd"] = "adamw"
-    """Optimiser."""
+    optimizer: Literal["adamw", "sgd", "em"] = "adamw"
+    """Optimiser; em: sgd that moves attention values (the M-step) faster than all else (transformer only)."""
+    value_lr_ratio: float = 10.0
+    """Rate of attention values over the rate of all else (em)."""
     weight_decay: float = 0.01
     """Decoupled weight decay (adamw)."""
     beta1: float = 0.9
@@ -56,6 +58,12 @@ class TrainingConfig:
                 raise ValueError(f"{name} must not be negative; got {getattr(self, name)}")
         if not 0 < self.lr < float("inf"):
             raise ValueError(f"lr must be positive and finite; got {self.lr}")
+        if not 0 < self.value_lr_ratio < float("inf"):
+            raise ValueError(f"value_lr_ratio must be positive and finite; got {self.value_lr_ratio}")
+        if self.optimizer != "em" and self.value_lr_ratio != TrainingConfig.value_lr_ratio:
+            raise ValueError(
+                f"value_lr_ratio belongs to optimizer em; got {self.value_lr_ratio} with optimizer {self.optimizer}"
+            )
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be in [0, 1); got {getattr(self, name)}")
@@ -75,7 +83,7 @@ class RunConfig:
         return {
             "tunnel": {"name": self.tunnel.name, **dataclasses.asdict(self.tunnel)},  # type: ignore[call-overload]
             "model": dataclasses.asdict(self.model),
-            "training": dataclasses.asdict(self.training),
+            "training": _training_dict(self.training),
             "seeds": list(self.seeds),
         }
 
@@ -106,6 +114,15 @@ class RunConfig:
         if mine["seeds"] != theirs["seeds"]:
             return f"the seeds are {_shorten(theirs['seeds'])} there and {_shorten(mine['seeds'])} here"
         return None
+
+
+def _training_dict(training: TrainingConfig) -> dict[str, Any]:
+    """The settings that decide numbers: one of a later version stays out where it is not used, so that runs made
+    before it keep their fingerprint."""
+    values = dataclasses.asdict(training)
+    if training.optimizer != "em":
+        del values["value_lr_ratio"]
+    return values
 
 
 def _tupled(cls: type, values: dict[str, Any]) -> Any:

@@ -46,7 +46,7 @@ class Engine:
         self.config, self.device = config, torch.device(device)
         self.model = models.build(config.model, config.tunnel, config.seeds).to(self.device)
         self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        self.optimizer = optimizer.build(config.training, self.parameters)
+        self.optimizer = optimizer.build(config.training, self.model)
         self.diverged = torch.full((len(config.seeds),), -1, dtype=torch.int64)
         self.step = 0
         self.recorded_steps: list[int] = []
