@@ -18,6 +18,7 @@ COMMANDS = {
     "report": "write the page and the figures of a run again",
     "compare": "several runs side by side",
     "dynamics": "how attention moves under gradient descent: em-vs-sgd, toy",
+    "bench": "time every op beside its peers and the machine's limits",
     "tunnels": "list the wind tunnels, their sizes, what each tests",
     "doctor": "versions, devices, compiler, and which implementation serves each op",
 }
