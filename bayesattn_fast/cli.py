@@ -19,7 +19,8 @@ COMMANDS = {
     "compare": "several runs side by side",
     "sweep": "many seeds of many cells: tunnels × models × settings, here or on Ray",
     "stats": "statistics of a sweep: intervals, profiles, comparisons, steps to a threshold",
-    "dynamics": "gradient dynamics of one attention head: em-vs-sgd",
+    "dynamics": "how attention moves under gradient descent: em-vs-sgd, toy",
+    "bench": "time every op beside its peers and the machine's limits",
     "tunnels": "list the wind tunnels, their sizes, what each tests",
     "doctor": "versions, devices, compiler, and which implementation serves each op",
 }

@@ -160,10 +160,11 @@ def _cells(data: Mapping[str, Any], tunnel: str) -> list[Cell]:
         raise _Fault("preset", f"must be one of {', '.join(PRESETS)}; got {name!r}")
     cells = []
     for kind in ("tunnel", "model"):
-        used = _names(data, f"{kind}s", TUNNELS if kind == "tunnel" else BLOCKS)
-        for unused in _table(data, kind):
-            if unused not in used:
-                raise _Fault(f"{kind}.{unused}", f"{unused} is not among the {kind}s: {', '.join(used)}")
+        # Settings of one that is not in the product are kept for the day it is.
+        accepted: Mapping[str, Any] = TUNNELS if kind == "tunnel" else BLOCKS
+        for other in _table(data, kind):
+            if other not in accepted:
+                raise _Fault(f"{kind}.{other}", f"unknown {kind}{_near(other, accepted)}")
     for model in _names(data, "models", BLOCKS):
         start = configure(preset(tunnel, name), {"model": model})
         places = {
@@ -255,7 +256,7 @@ def _line(text: str, key: str) -> int:
     for number, line in enumerate(text.splitlines(), 1):
         if header := re.match(r"\s*\[([^\[\]]+)\]", line):
             place = header[1].replace(" ", "")
-            if place in (key, ".".join(tables)):
+            if place in (key, ".".join(tables)) or (not tables and place.split(".")[0] == key):
                 best = number
         elif place == ".".join(tables) and re.match(rf"""\s*["']?{re.escape(last)}["']?\s*[=.]""", line):
             return number
