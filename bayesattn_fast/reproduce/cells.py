@@ -24,8 +24,6 @@ _DEPTH: dict[str, dict[str, int]] = {
     "quick": {"mamba": 4, "lstm": 3, "mlp": 3},
     "paper": {"mamba": 12, "lstm": 3, "mlp": 9},
 }
-STEPS = {("hmm", "quick"): 5000, ("regression", "quick"): 5000}
-"""Tunnels that are trained for longer than their preset says: at its length no architecture has learnt them."""
 LONGER: dict[tuple[str, str], tuple[dict[str, int], ...]] = {
     ("hmm", "quick"): ({"observations": 15}, {"observations": 25}),
     ("hmm", "paper"): ({"observations": 30}, {"observations": 50}),
@@ -53,9 +51,7 @@ class Cell:
     def config(self) -> RunConfig:
         """What the run trains."""
         start = preset(self.tunnel, self.scale, self.seeds)
-        steps = STEPS.get((self.tunnel, self.scale), start.training.steps)
-        training = replace(start.training, steps=steps)
-        return replace(start, model=matched(self.tunnel, self.architecture, self.scale), training=training)
+        return replace(start, model=matched(self.tunnel, self.architecture, self.scale))
 
     def folder(self, runs: Path) -> Path:
         """Where the run lies below the folder of all runs."""
