@@ -24,9 +24,6 @@ def train_missing(wanted: Sequence[Cell], runs: Path, *, workers: int = 2, say: 
     if workers < 1:
         raise ValueError(f"workers must be at least 1; got {workers}")
     waiting = [cell for cell in wanted if not finished(cell, runs)]
-    for cell in waiting:
-        command = f"bayesattn reproduce table2 --scale {cell.scale}"
-        folders.prepare(cell.folder(runs), cell.config, resume=True, overwrite=False, command=command)
     running: dict[Cell, tuple[subprocess.Popen, float]] = {}
     total, done = len(waiting), 0
     try:
@@ -63,7 +60,8 @@ def finished(cell: Cell, runs: Path) -> bool:
 
 
 def _start(cell: Cell, runs: Path) -> subprocess.Popen:
-    folder = cell.folder(runs)
+    folder, command = cell.folder(runs), f"bayesattn reproduce table2 --scale {cell.scale}"
+    folders.prepare(folder, cell.config, resume=True, overwrite=False, command=command)
     words = [sys.executable, "-m", "bayesattn_fast", "resume", str(folder)]
     # Threads that spin while they wait would take the core of the cell beside this one.
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
