@@ -18,6 +18,7 @@ COMMANDS = {
     "report": "write the page and the figures of a run again",
     "compare": "several runs side by side",
     "dynamics": "gradient dynamics of one attention head: em-vs-sgd",
+    "reproduce": "the papers' tables and figures, claim by claim",
     "tunnels": "list the wind tunnels, their sizes, what each tests",
     "doctor": "versions, devices, compiler, and which implementation serves each op",
 }

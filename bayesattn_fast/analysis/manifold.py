@@ -2,7 +2,8 @@
 
 Principal components of centred states; the share of variance along the first; the rank correlation (Spearman, ties
 share their mean rank) of a state's place along it with the posterior entropy there. The sign of a component is
-arbitrary, so the absolute correlation is given. participation = (Σ λ)² / Σ λ²: how many components matter, 1 for a line.
+arbitrary, so the absolute correlation is given. participation = (Σ λ)² / Σ λ²: how many components matter, 1 for a
+line.
 Source: arXiv 2512.22471.
 """
 
