@@ -51,15 +51,22 @@ def _pairs(counts: Tensor) -> float:
 
 
 def k_means(states: Tensor, clusters: int, *, starts: int = 10, seed: int = 0) -> Tensor:
-    """Labels (n,) of Lloyd's algorithm with k-means++ starts; the start with the smallest sum of squares wins."""
-    from scipy.cluster.vq import kmeans2
+    """Labels (n,) of Lloyd's algorithm with k-means++ starts; the start with the smallest sum of squares wins.
+
+    ValueError where every start leaves a cluster empty, as when there are fewer different states than clusters.
+    """
+    from scipy.cluster.vq import ClusterError, kmeans2
 
     points = states.detach().cpu().to(torch.float64).numpy()
     best: tuple[float, Tensor] | None = None
     for start in range(starts):
-        centres, labels = kmeans2(points, clusters, minit="++", seed=seed + start)
+        try:
+            centres, labels = kmeans2(points, clusters, minit="++", missing="raise", seed=seed + start)
+        except ClusterError:
+            continue
         cost = float(((points - centres[labels]) ** 2).sum())
         if best is None or cost < best[0]:
             best = cost, torch.from_numpy(labels.astype("int64"))
-    assert best is not None
+    if best is None:
+        raise ValueError(f"no start filled all {clusters} clusters")
     return best[1]
