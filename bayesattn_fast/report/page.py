@@ -44,6 +44,13 @@ CAPTIONS = {
         "predictor can have on them. Right: the difference, on a logarithmic scale, with gaps where chance puts it "
         "below zero. Diamonds are exact expectations over the held-out sequences.",
     ),
+    "attention": (
+        "Attention over training",
+        "Every head, mean over seeds, on single training batches; a colour is a layer. Left: the variance of the "
+        "advantage, what better routing could still gain, for the sum of a sequence's losses. Middle: the entropy of "
+        "the routing; 0 is a hard choice of one key. Right: the share of all responsibility that the heaviest key of a "
+        "sequence bears.",
+    ),
     "predictors": (
         "The model among predictors that learnt nothing",
         "Dots are seeds, ticks are means. A model that does not stand clearly to the left of the others has learnt "

@@ -40,6 +40,8 @@ class TrainingConfig:
     """hard: sampled answers, the paper's loss; soft: the exact predictive."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Arithmetic of the forward pass; weights stay in float32."""
+    watch_every: int = 0
+    """Steps between records of every head's routing and advantage, for the report; 0: none (transformer only)."""
     log_every: int = 10
     """Steps between recorded losses."""
     eval_every: int = 500
@@ -53,7 +55,7 @@ class TrainingConfig:
         for name in ("steps", "batch", "log_every", "eval_every", "eval_sequences", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}")
-        for name in ("warmup", "weight_decay", "clip"):
+        for name in ("warmup", "weight_decay", "clip", "watch_every"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must not be negative; got {getattr(self, name)}")
         if not 0 < self.lr < float("inf"):
@@ -122,6 +124,8 @@ def _training_dict(training: TrainingConfig) -> dict[str, Any]:
     values = dataclasses.asdict(training)
     if training.optimizer != "em":
         del values["value_lr_ratio"]
+    if training.watch_every == 0:
+        del values["watch_every"]
     return values
 
 
