@@ -7,6 +7,7 @@ hmmlearn and dynamax (with jax) are peers where they are installed.
 """
 
 import argparse
+import contextlib
 import json
 import time
 from collections.abc import Callable
@@ -16,12 +17,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from bayesattn_fast.bench.peers import posteriors as peers
 from bayesattn_fast.kernels.regression.reference import bin_edges, half_range
 from bayesattn_fast.ops.score import cross_entropy, score
 from bayesattn_fast.posteriors import hmm_filter, regression_predictive
 from bayesattn_fast.tunnels import Bijection, Hmm
 
-from . import posterior_peers as peers
 from .interleaved import interleaved, machine
 
 Case = tuple[dict[str, Callable[[], object]], dict[str, int], dict[str, float]]
@@ -43,8 +44,8 @@ def hmm(batch: int = 4096, few: int = 64) -> Case:
         "vectorised torch": lambda: peers.torch_filter(p, e, seen),
         "hmmlearn": peers.hmmlearn_filter(p[:few], e[:few], seen[:few]),
     }
-    if dynamax := peers.dynamax_filter(p, e, seen):
-        contenders["dynamax"] = dynamax
+    with contextlib.suppress(ImportError):
+        contenders["dynamax"] = peers.dynamax_filter(p, e, seen)
     work = dict.fromkeys(contenders, batch) | {"hmmlearn": few}
     return contenders, work, {"vectorised torch": 12, "dynamax": 15, "hmmlearn": 1000}
 

@@ -19,11 +19,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from bayesattn_fast.bench.peers.scan import Scan, load, unbind_loop
 from bayesattn_fast.ops.causal_conv1d import causal_conv1d_fn
 from bayesattn_fast.ops.selective_scan import selective_scan_fn
 
 from .interleaved import interleaved, machine
-from .scan_peers import Scan, load, unbind_loop
 
 SHAPES = [(64, 256, 16, 40), (64, 256, 16, 128)]
 LENGTHS = [40, 64, 128, 256, 512, 1024, 2048, 4096]

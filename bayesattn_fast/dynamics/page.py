@@ -9,9 +9,8 @@ from typing import Any
 from ..evaluation.metrics import Metric
 from ..evaluation.summary import Interval
 from ..report.numbers import listed, number
-from ..report.page import Grid, Line, Picture, Section
+from ..report.page import Grid, Line, Picture, Section, render
 from ..report.verdict import Verdict
-from ..storage import write_text
 from .figures import write_figures
 from .schedules import Schedule, label
 from .summary import Paired, Summary
@@ -169,8 +168,6 @@ def _at_best(summary: Summary) -> str:
 
 def write_page(summary: Summary, folder: Path, command: str, environment: Sequence[tuple[str, Any]]) -> Path:
     """Draw the figures and write report.html in `folder`; returns its path."""
-    from jinja2 import Environment, PackageLoader
-
     paths = write_figures(summary, folder / "figures")
     pictures = [Picture(*CAPTIONS[name], base64.b64encode(path.read_bytes()).decode()) for name, path in paths.items()]
     e = summary.experiment
@@ -179,10 +176,8 @@ def write_page(summary: Summary, folder: Path, command: str, environment: Sequen
         f"{len(summary.seeds)} seeds. Is the EM-like schedule, values {e.ratio:g} times faster than the rest, more "
         "than a larger learning rate?"
     )
-    template = Environment(loader=PackageLoader("bayesattn_fast", "report"), autoescape=True).get_template("page.html")
     sections = list(_sections(summary, pictures, command, environment))
-    write_text(folder / "report.html", template.render(title="EM-like against SGD", lead=lead, sections=sections))
-    return folder / "report.html"
+    return render(folder / "report.html", "EM-like against SGD", lead, sections)
 
 
 def _sections(

@@ -7,7 +7,7 @@ from .lstm import LSTMBlock
 from .mamba import Mamba, MambaBlock
 from .mlp import MLPBlock
 from .sequence import BlockFactory, ModelConfig, SequenceModel
-from .transformer import TransformerBlock
+from .transformer import TransformerBlock, value_rows
 
 BLOCKS: dict[str, BlockFactory] = {
     "transformer": TransformerBlock,
@@ -24,4 +24,4 @@ def build(config: ModelConfig, tunnel: Tunnel, seeds: Sequence[int]) -> Sequence
     return SequenceModel(config, tunnel, seeds, BLOCKS[config.model])
 
 
-__all__ = ["BLOCKS", "Mamba", "ModelConfig", "SequenceModel", "build"]
+__all__ = ["BLOCKS", "Mamba", "ModelConfig", "SequenceModel", "build", "value_rows"]

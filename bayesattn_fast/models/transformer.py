@@ -25,6 +25,19 @@ class Attention(nn.Module):
         return self.out(o.transpose(1, 2).flatten(2).view_as(x))
 
 
+def value_rows(model: nn.Module) -> dict[str, slice]:
+    """Which rows of which parameters make attention values, by the parameter's name; empty without attention.
+
+    Rows are on the axis after the seeds, of qkv.weight (E, 3d, d) and qkv.bias (E, 3d): queries, keys, values.
+    """
+    found: dict[str, slice] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, Attention):
+            width = module.qkv.weight.shape[1] // 3
+            found |= {f"{name}.qkv.{part}": slice(2 * width, 3 * width) for part in ("weight", "bias")}
+    return found
+
+
 class MLP(nn.Module):
     """GELU network of one hidden layer, four times as wide."""
 

@@ -111,9 +111,9 @@ def attention(
     forward-mode differentiation raises NotImplementedError or RuntimeError. Vaswani et al. (2017), eq. 1.
     """
     scale = _checked(q, k, v, scale, lengths, query_lengths)
-    out = Attention.apply(
-        q, k, v, _counts(lengths), _counts(query_lengths), causal, scale, return_stats, tf32, receiver(q, causal)
-    )
+    recorded = receiver(q, causal)
+    statistics = return_stats or recorded is not None
+    out = Attention.apply(q, k, v, _counts(lengths), _counts(query_lengths), causal, scale, statistics, tf32, recorded)
     return (out[0], AttentionStatistics(*out[1:])) if return_stats else out[0]
 
 

@@ -26,8 +26,8 @@ from bayesattn_fast.kernels.attention.results import (
 
 Five = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 Ten = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
-# Takes the statistics of one backward pass.
-Receiver = Callable[[RowStatistics, ColumnStatistics], None]
+# Takes the statistics of one backward pass, and entropy, max_weight and argmax of the forward pass before it.
+Receiver = Callable[[RowStatistics, ColumnStatistics, tuple[Tensor, ...]], None]
 
 
 def _implementation(q: Tensor) -> tuple[Callable[..., AttentionForward], Callable[..., AttentionBackward]]:
@@ -188,8 +188,8 @@ def _batch(x: Tensor, dim: int | None) -> int:
 class Attention(torch.autograd.Function):
     """(q, k, v, lengths, query_lengths, causal, scale, statistics, tf32, receiver) -> as attention_forward.
 
-    o and lse are differentiable, the statistics are not. Where `receiver` is given the backward pass also works out
-    its statistics and hands them over.
+    o and lse are differentiable, the statistics are not. Where `receiver` is given, which takes statistics=True, the
+    backward pass also works out its own statistics and hands all over.
     """
 
     @staticmethod
@@ -202,6 +202,7 @@ class Attention(torch.autograd.Function):
         ctx.mark_non_differentiable(*output[2:])
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(q, k, v, output[0], output[1], lengths, query_lengths)
+        ctx.routing = output[2:] if ctx.receiver is not None else ()
 
     @staticmethod
     def backward(ctx: Any, u: Tensor | None, dlse: Tensor | None, *_: Any) -> tuple[Any, ...]:
@@ -214,7 +215,7 @@ class Attention(torch.autograd.Function):
             q, k, v, o, lse, u, dlse, lengths, query_lengths, ctx.causal, ctx.scale, record, ctx.tf32
         )
         if record:
-            ctx.receiver(RowStatistics(*statistics[:3]), ColumnStatistics(*statistics[3:]))
+            ctx.receiver(RowStatistics(*statistics[:3]), ColumnStatistics(*statistics[3:]), ctx.routing)
         return dq, dk, dv, *(None,) * 7
 
     @staticmethod

@@ -17,7 +17,8 @@ from .attention_autograd import Receiver
 class LayerDynamics:
     """One attention call's statistics, by the closed forms of the gradient; tensors (B, H, N_q) and (B, H, N_k).
 
-    call counts the calls made inside the module since the record began, from 0.
+    entropy, max_weight and argmax are those of the forward pass (see AttentionStatistics), (B, H, N_q). call counts the
+    calls made inside the module since the record began, from 0.
     """
 
     module: str
@@ -25,6 +26,9 @@ class LayerDynamics:
     causal: bool
     rows: RowStatistics
     columns: ColumnStatistics
+    entropy: Tensor
+    max_weight: Tensor
+    argmax: Tensor
 
 
 @dataclass
@@ -65,13 +69,14 @@ class Record:
         key = (module, call)
         self.order.append(key)
 
-        def receive(rows: RowStatistics, columns: ColumnStatistics) -> None:
+        def receive(rows: RowStatistics, columns: ColumnStatistics, routing: tuple[Tensor, ...]) -> None:
             self.found[key] = LayerDynamics(
                 module,
                 call,
                 causal,
                 RowStatistics(*(x.detach() for x in rows)),
                 ColumnStatistics(*(x.detach() for x in columns)),
+                *(x.detach() for x in routing),
             )
 
         return receive
@@ -91,8 +96,9 @@ def record_dynamics(model: nn.Module) -> Iterator[Record]:
     """Collect row and column statistics of every attention layer of `model`, with no second pass.
 
     Inside the block each backward pass through `attention` also keeps, for every call, E_α[b], Var_α[b], Σ_j (∂L/∂s)²
-    per row and R_j, G_j, Σ_i |∂L/∂s|, ‖∂L/∂v_j‖ per key, under the name of the innermost module that made the call
-    (`blocks.0.attn`); backward may also come after the block, for forward passes made inside it.
+    per row and R_j, G_j, Σ_i |∂L/∂s|, ‖∂L/∂v_j‖ per key, beside the routing entropy of its forward pass, under the
+    name of the innermost module that made the call (`blocks.0.attn`); backward may also come
+    after the block, for forward passes made inside it.
     Raises RuntimeError when nested, when attention is called under torch.func transforms, or in a compiled graph.
     """
     global _active

@@ -1,4 +1,4 @@
-"""The four figures of a run: entropy and KL by position, loss over steps, and the distances of all predictors."""
+"""The figures of a run: entropy and KL by position, loss over steps, the distances of all predictors, attention."""
 
 import math
 from collections import defaultdict
@@ -10,6 +10,7 @@ from ..evaluation.metrics import METRICS
 from ..evaluation.references import EXACT, POSITION_ONLY
 from ..evaluation.summary import MODEL, Interval, interval
 from ..storage import write_atomically
+from .attention_figure import attention_figure
 from .results import Results
 from .run import RunRecord
 from .style import (
@@ -46,6 +47,8 @@ def write_figures(record: RunRecord, folder: Path) -> dict[str, Path]:
         "loss": lambda: loss_figure(record),
         "predictors": lambda: predictors_figure(results),
     }
+    if record.watch:
+        makers["attention"] = lambda: attention_figure(record.watch, results.diverged)
     folder.mkdir(parents=True, exist_ok=True)
     return {name: _save(make, folder / f"{name}.png") for name, make in makers.items()}
 

@@ -44,6 +44,13 @@ CAPTIONS = {
         "predictor can have on them. Right: the difference, on a logarithmic scale, with gaps where chance puts it "
         "below zero. Diamonds are exact expectations over the held-out sequences.",
     ),
+    "attention": (
+        "Attention over training",
+        "Every head, mean over seeds, on single training batches; a colour is a layer. Left: the variance of the "
+        "advantage, what better routing could still gain, for the sum of a sequence's losses. Middle: the entropy of "
+        "the routing; 0 is a hard choice of one key. Right: the share of all responsibility that the heaviest key of a "
+        "sequence bears.",
+    ),
     "predictors": (
         "The model among predictors that learnt nothing",
         "Dots are seeds, ticks are means. A model that does not stand clearly to the left of the others has learnt "
@@ -100,7 +107,7 @@ def write_report(folder: Path | str) -> Path:
     """
     record = read_run(folder)
     paths = write_figures(record, record.folder / "figures")
-    return _write(record.folder / "report.html", record.title, _lead(record), list(run_sections(record, paths)))
+    return render(record.folder / "report.html", record.title, _lead(record), list(run_sections(record, paths)))
 
 
 def write_comparison(folders: Sequence[Path | str], page: Path | str) -> Path:
@@ -111,7 +118,7 @@ def write_comparison(folders: Sequence[Path | str], page: Path | str) -> Path:
     page.parent.mkdir(parents=True, exist_ok=True)
     sections = [_comparison_section(group, page, i) for i, group in enumerate(groups)]
     text = f"{len(records)} runs, {len(groups)} task{'s' * (len(groups) > 1)}. Scores compare within a task only."
-    return _write(page, "Runs side by side", text, [*sections, _definitions(list(records.values()))])
+    return render(page, "Runs side by side", text, [*sections, _definitions(list(records.values()))])
 
 
 def read_runs(folders: Sequence[Path | str]) -> dict[str, RunRecord]:
@@ -237,7 +244,8 @@ def _comparison_section(group: Mapping[str, RunRecord], page: Path, index: int) 
     )
 
 
-def _write(path: Path, title: str, lead: str, sections: Sequence[Section]) -> Path:
+def render(path: Path, title: str, lead: str, sections: Sequence[Section]) -> Path:
+    """Write the page of these sections; returns its path."""
     from jinja2 import Environment, PackageLoader
 
     environment = Environment(loader=PackageLoader("bayesattn_fast", "report"), autoescape=True)

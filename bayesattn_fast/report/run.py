@@ -1,4 +1,4 @@
-"""Reading a run folder for a report: config.json, metrics.parquet, losses.parquet, state.json if there is one."""
+"""Reading a run folder for a report: config.json, metrics.parquet, losses.parquet; state.json, watch.parquet if any."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from ..storage import read_json, read_table
 from .results import COLUMNS, Results, Row
 
 LOSS_COLUMNS = ("seed", "step", "loss", "floor", "lr", "gradient_norm")
+WATCH_COLUMNS = ("seed", "step", "layer", "head", "advantage_variance", "routing_entropy", "heaviest_key")
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,8 @@ class RunRecord:
     rows: Sequence[Row]
     losses: Sequence[Row]
     state: dict[str, Any]
+    watch: Sequence[Row] = ()
+    """Routing of every head over steps, where the run was watched."""
 
     @property
     def results(self) -> Results:
@@ -51,7 +54,10 @@ def read_run(folder: Path | str) -> RunRecord:
     rows = read_table(folder / "metrics.parquet", required=COLUMNS)
     losses = read_table(folder / "losses.parquet", required=LOSS_COLUMNS)
     state = read_json(folder / "state.json") if (folder / "state.json").exists() else {}
-    record = RunRecord(folder, config, rows, losses, state if isinstance(state, dict) else {})
+    watched = (
+        read_table(folder / "watch.parquet", required=WATCH_COLUMNS) if (folder / "watch.parquet").exists() else ()
+    )
+    record = RunRecord(folder, config, rows, losses, state if isinstance(state, dict) else {}, watched)
     try:
         _ = record.results
     except ValueError as error:

@@ -24,8 +24,10 @@ class TrainingConfig:
     """Steps of linear warm-up."""
     schedule: Literal["constant", "cosine"] = "cosine"
     """After the warm-up: constant, or cosine to zero at the last step."""
-    optimizer: Literal["adamw", "sgd"] = "adamw"
-    """Optimiser."""
+    optimizer: Literal["adamw", "sgd", "em"] = "adamw"
+    """Optimiser; em: sgd that moves attention values (the M-step) faster than all else (transformer only)."""
+    value_lr_ratio: float = 10.0
+    """Rate of attention values over the rate of all else (em)."""
     weight_decay: float = 0.01
     """Decoupled weight decay (adamw)."""
     beta1: float = 0.9
@@ -38,6 +40,8 @@ class TrainingConfig:
     """hard: sampled answers, the paper's loss; soft: the exact predictive."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Arithmetic of the forward pass; weights stay in float32."""
+    watch_every: int = 0
+    """Steps between records of every head's routing and advantage, for the report; 0: none (transformer only)."""
     log_every: int = 10
     """Steps between recorded losses."""
     eval_every: int = 500
@@ -51,11 +55,17 @@ class TrainingConfig:
         for name in ("steps", "batch", "log_every", "eval_every", "eval_sequences", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}")
-        for name in ("warmup", "weight_decay", "clip"):
+        for name in ("warmup", "weight_decay", "clip", "watch_every"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must not be negative; got {getattr(self, name)}")
         if not 0 < self.lr < float("inf"):
             raise ValueError(f"lr must be positive and finite; got {self.lr}")
+        if not 0 < self.value_lr_ratio < float("inf"):
+            raise ValueError(f"value_lr_ratio must be positive and finite; got {self.value_lr_ratio}")
+        if self.optimizer != "em" and self.value_lr_ratio != TrainingConfig.value_lr_ratio:
+            raise ValueError(
+                f"value_lr_ratio belongs to optimizer em; got {self.value_lr_ratio} with optimizer {self.optimizer}"
+            )
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be in [0, 1); got {getattr(self, name)}")
@@ -75,7 +85,7 @@ class RunConfig:
         return {
             "tunnel": {"name": self.tunnel.name, **dataclasses.asdict(self.tunnel)},  # type: ignore[call-overload]
             "model": dataclasses.asdict(self.model),
-            "training": dataclasses.asdict(self.training),
+            "training": _training_dict(self.training),
             "seeds": list(self.seeds),
         }
 
@@ -106,6 +116,17 @@ class RunConfig:
         if mine["seeds"] != theirs["seeds"]:
             return f"the seeds are {_shorten(theirs['seeds'])} there and {_shorten(mine['seeds'])} here"
         return None
+
+
+def _training_dict(training: TrainingConfig) -> dict[str, Any]:
+    """The settings that decide numbers: one of a later version stays out where it is not used, so that runs made
+    before it keep their fingerprint."""
+    values = dataclasses.asdict(training)
+    if training.optimizer != "em":
+        del values["value_lr_ratio"]
+    if training.watch_every == 0:
+        del values["watch_every"]
+    return values
 
 
 def _tupled(cls: type, values: dict[str, Any]) -> Any:

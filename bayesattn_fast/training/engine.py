@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from .. import models
+from ..ops.attention_record import record_dynamics
 from ..ops.score import cross_entropy
 from ..tunnels.protocol import Batch, Tunnel
-from . import optimizer
+from . import optimizer, watch
 from .checkpoint import Checkpoint
 from .config import RunConfig
 from .phases import PhaseClock
@@ -46,11 +47,14 @@ class Engine:
         self.config, self.device = config, torch.device(device)
         self.model = models.build(config.model, config.tunnel, config.seeds).to(self.device)
         self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        self.optimizer = optimizer.build(config.training, self.parameters)
+        self.optimizer = optimizer.build(config.training, self.model)
         self.diverged = torch.full((len(config.seeds),), -1, dtype=torch.int64)
         self.step = 0
         self.recorded_steps: list[int] = []
         self.recorded: list[StepResult] = []
+        watch.check(self.model, config.training.watch_every)
+        self.watched_steps: list[int] = []
+        self.watched: list[Tensor] = []
         self.clock: PhaseClock | None = None
 
     def precision(self) -> AbstractContextManager:
@@ -71,12 +75,7 @@ class Engine:
         training, batch = self.config.training, self.sample()
         self._end("data")
         self.optimizer.zero_grad(set_to_none=True)
-        with self.precision():
-            logits = self.model(batch.inputs)
-        losses = seed_losses(logits, batch, training.targets)
-        self._end("forward")
-        losses.sum().backward()
-        self._end("backward")
+        losses = self._watched_gradients(batch) if self._watches() else self._gradients(batch)
         norms = optimizer.gradient_norms(self.parameters)
         self._note_divergence(losses, norms)
         factors = (training.clip / (norms + 1e-6)).clamp(max=1.0) if training.clip else torch.ones_like(norms)
@@ -94,6 +93,28 @@ class Engine:
             self.recorded.append(result)
         self._end("optimiser")
         return result
+
+    def _gradients(self, batch: Batch) -> Tensor:
+        """Every seed's loss (E,), its gradients left in the parameters."""
+        with self.precision():
+            logits = self.model(batch.inputs)
+        losses = seed_losses(logits, batch, self.config.training.targets)
+        self._end("forward")
+        losses.sum().backward()
+        self._end("backward")
+        return losses
+
+    def _watches(self) -> bool:
+        every = self.config.training.watch_every
+        return every > 0 and self.step % every == 0
+
+    def _watched_gradients(self, batch: Batch) -> Tensor:
+        """The same, with the step's routing recorded beside."""
+        with record_dynamics(self.model) as record:
+            losses = self._gradients(batch)
+        self.watched_steps.append(self.step)
+        self.watched.append(watch.summarise(record, len(self.config.seeds), batch.entropy[0].numel()))
+        return losses
 
     def _end(self, phase: str) -> None:
         if self.clock:
@@ -140,6 +161,9 @@ class Engine:
         tensors["history.step"] = torch.tensor(self.recorded_steps, dtype=torch.int64)
         for key, values in self.history().items():
             tensors[f"history.{key}"] = values
+        if self.watched:
+            tensors["watch.step"] = torch.tensor(self.watched_steps, dtype=torch.int64)
+            tensors["watch.values"] = torch.stack(self.watched)
         return Checkpoint(self.step, tensors)
 
     def history(self) -> dict[str, Tensor]:
@@ -170,6 +194,9 @@ class Engine:
         self.recorded = [
             StepResult(loss, floor, norm, float(lr)) for loss, floor, norm, lr in zip(*columns, strict=True)
         ]
+        if self.config.training.watch_every and self.step:
+            self.watched = list(_tensor(saved, "watch.values").unbind())
+            self.watched_steps = saved.tensors["watch.step"].tolist()
 
 
 def _tensor(saved: Checkpoint, name: str, shape: torch.Size | None = None) -> Tensor:

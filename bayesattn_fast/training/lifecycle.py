@@ -12,7 +12,7 @@ import torch
 
 from ..evaluation import Evaluation, evaluate
 from ..storage import read_table, write_json, write_table
-from . import checkpoint
+from . import checkpoint, watch
 from . import run as folders
 from .config import RunConfig
 from .engine import Engine, StepResult
@@ -132,6 +132,8 @@ def _save(engine: Engine, folder: Path, rows: list[dict[str, Any]]) -> None:
     # The checkpoint comes last: whatever a kill leaves behind, the tables reach at least as far as it does.
     write_table(folder / folders.METRICS, rows)
     write_table(folder / folders.LOSSES, _loss_rows(engine))
+    if engine.watched:
+        write_table(folder / folders.WATCH, watch.rows(engine.watched_steps, engine.watched, engine.config.seeds))
     checkpoint.save(folder / folders.CHECKPOINT, engine.checkpoint(), engine.config)
     state = {
         "step": engine.step,

@@ -1,17 +1,71 @@
 """Optimiser, learning-rate schedule and clipping of an ensemble: nothing mixes seeds."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from ..models import SequenceModel, value_rows
 from .config import TrainingConfig
 
 
-def build(config: TrainingConfig, parameters: Iterable[Parameter]) -> torch.optim.Optimizer:
-    """The optimiser, fused where torch has a fused version of it."""
+class EMDescent(torch.optim.Optimizer):
+    """Gradient descent with attention values at `ratio` times the rate of everything else.
+
+    Gradient Dynamics of Attention, arXiv 2512.22473: responsibilities, the E-step, follow queries and keys slowly; the
+    prototypes that they weight, the M-step, follow values fast. `values` names the rows of each parameter, on the axis
+    after the seeds, that make values: fused projections hold queries and keys in their other rows.
+    """
+
+    def __init__(self, named: Mapping[str, Parameter], values: Mapping[str, slice], lr: float, ratio: float) -> None:
+        if missing := [name for name in values if name not in named]:
+            raise ValueError(f"values must name parameters that are trained; got {', '.join(missing)}")
+        fast = [{"params": [named[name]], "values": rows} for name, rows in values.items()]
+        slow = [parameter for name, parameter in named.items() if name not in values]
+        groups: list[dict[str, Any]] = [{"params": slow, "values": slice(0, 0)}, *fast]
+        super().__init__([group for group in groups if group["params"]], {"lr": lr, "ratio": ratio})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """One update of every parameter that has a gradient. ValueError for a closure."""
+        if closure is not None:
+            raise ValueError("closure must be None: EMDescent evaluates no loss of its own")
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    _descend(parameter, parameter.grad, group["values"], group["lr"], group["ratio"])
+
+
+def _descend(parameter: Tensor, gradient: Tensor, values: slice, lr: float, ratio: float) -> None:
+    if values == slice(0, 0):
+        parameter.add_(gradient, alpha=-lr)
+        return
+    for rows, rate in (
+        (slice(0, values.start), lr),
+        (values, ratio * lr),
+        (slice(values.stop, parameter.shape[1]), lr),
+    ):
+        parameter[:, rows].add_(gradient[:, rows], alpha=-rate)
+
+
+def build(config: TrainingConfig, model: SequenceModel) -> torch.optim.Optimizer:
+    """The optimiser, fused where torch has a fused version of it.
+
+    ValueError for optimizer em and a model that has no attention values.
+    """
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    parameters = list(trained.values())
+    if config.optimizer == "em":
+        values = value_rows(model)
+        if not values:
+            raise ValueError(
+                f"optimizer em moves attention values faster, so model must be transformer; got {model.config.model}, "
+                "which has none (adamw and sgd train it)"
+            )
+        return EMDescent(trained, values, config.lr, config.value_lr_ratio)
     if config.optimizer == "sgd":
         return torch.optim.SGD(parameters, lr=config.lr)
     return torch.optim.AdamW(

@@ -1,4 +1,4 @@
-"""The folder of a run: config.json, metrics.parquet, losses.parquet, checkpoint.safetensors, report.html, figures/."""
+"""The folder of a run: config.json, checkpoint.safetensors, report.html, figures/; metrics, losses, watch.parquet."""
 
 import platform
 import shutil
@@ -13,11 +13,12 @@ import torch
 from ..storage import read_json, write_json
 from .config import RunConfig
 
-CONFIG, CHECKPOINT, METRICS, LOSSES, STATE = (
+CONFIG, CHECKPOINT, METRICS, LOSSES, WATCH, STATE = (
     "config.json",
     "checkpoint.safetensors",
     "metrics.parquet",
     "losses.parquet",
+    "watch.parquet",
     "state.json",
 )
 

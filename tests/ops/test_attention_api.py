@@ -162,6 +162,9 @@ def test_a_record_holds_every_layers_statistics_of_the_ordinary_backward() -> No
         wanted = attention_dynamics(q, k, v, o.grad)
         for found, exact in zip((*layer.rows, *layer.columns), (*wanted.rows, *wanted.columns), strict=True):
             assert_close(found, exact, 1e-6)
+        assert_close(layer.entropy, wanted.forward.entropy, 1e-6)
+        assert_close(layer.max_weight, wanted.forward.max_weight, 1e-6)
+        assert torch.equal(layer.argmax, wanted.forward.argmax)
 
 
 def test_recording_does_not_change_the_gradients() -> None:

@@ -9,7 +9,7 @@ from bayesattn_fast import models
 from bayesattn_fast.reproduce import SCALES, Cell, cells, train_missing
 from bayesattn_fast.reproduce.cells import ARCHITECTURES, TOLERANCE, TUNNELS, longer_tunnels, matched, parameter_count
 from bayesattn_fast.reproduce.trainer import finished
-from bayesattn_fast.training import fit, preset
+from bayesattn_fast.training import RunConfig, fit, preset
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -44,7 +44,7 @@ class Short(Cell):
     """A cell of four steps."""
 
     @property
-    def config(self):  # noqa: ANN201
+    def config(self) -> RunConfig:
         start = super().config
         training = dataclasses.replace(start.training, steps=4, batch=4, eval_sequences=16, checkpoint_every=2)
         return dataclasses.replace(start, training=training)

@@ -1,7 +1,6 @@
 """bayesattn dynamics em-vs-sgd: the sticky-chain experiment over many seeds, with the controls it needs."""
 
 import dataclasses
-import platform
 import sys
 import time
 from collections.abc import Callable
@@ -9,16 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from .parsing import known, parse
-from .results import print_json, print_tables
+from ..parsing import parse
+from ..results import print_json, print_tables
+from .environment import environment
 
 EXAMPLES = """examples:
   bayesattn dynamics em-vs-sgd --authors-matrix
   bayesattn dynamics em-vs-sgd --seeds 256 --rates 0.01 0.1 --out runs/em-256
   bayesattn dynamics em-vs-sgd --seeds 8 --length 256 --steps 400 --methods sgd em readout"""
-EXPERIMENTS = {"em-vs-sgd": "the EM-like schedule against SGD and its controls, on the sticky chain"}
 
 
 @dataclass(frozen=True)
@@ -50,20 +47,15 @@ class EmVsSgd:
 
 
 def main(words: list[str]) -> int:
-    if not words or words[0] in ("-h", "--help"):
-        listing = "\n".join(f"  {name:<10} {text}" for name, text in EXPERIMENTS.items())
-        print(f"usage: bayesattn dynamics EXPERIMENT [flags]\n\nexperiments:\n{listing}\n\n{EXAMPLES}")
-        return 0
-    known(words[0], EXPERIMENTS, "experiment")
     about = f"{EmVsSgd.__doc__}\n\n{EXAMPLES}"
-    flags = parse(EmVsSgd, words[1:], prog="bayesattn dynamics em-vs-sgd", description=about)
-    return _em_vs_sgd(flags, f"bayesattn dynamics {' '.join(words)}")
+    flags = parse(EmVsSgd, words, prog="bayesattn dynamics em-vs-sgd", description=about)
+    return _em_vs_sgd(flags, f"bayesattn dynamics em-vs-sgd {' '.join(words)}".strip())
 
 
 def _em_vs_sgd(flags: EmVsSgd, command: str) -> int:
-    from ..dynamics import Experiment, Summary, run
-    from ..dynamics.page import write_page
-    from ..training import parse_seeds
+    from ...dynamics import Experiment, Summary, run
+    from ...dynamics.page import write_page
+    from ...training import parse_seeds
 
     names = ("steps", "length", "authors_matrix", "rates", "ratio", "methods")
     experiment = Experiment(**{name: getattr(flags, name) for name in names})
@@ -75,7 +67,7 @@ def _em_vs_sgd(flags: EmVsSgd, command: str) -> int:
         print("bayesattn: stopped; the same command goes on with the seeds that are left", file=sys.stderr)
         return 130
     summary = Summary(experiment, rows, flags.epsilon)
-    page = write_page(summary, folder, command, _environment())
+    page = write_page(summary, folder, command, environment())
     if flags.json:
         print_json({"folder": str(folder), "report": str(page), **as_json(summary)})
         return 0
@@ -99,20 +91,9 @@ def _progress(count: int, schedules: int, folder: Path) -> Callable[[int, int], 
     return on_seed
 
 
-def _environment() -> list[tuple[str, str]]:
-    from .. import __version__
-
-    return [
-        ("bayesattn-fast", __version__),
-        ("torch", torch.__version__),
-        ("python", platform.python_version()),
-        ("threads", str(torch.get_num_threads())),
-    ]
-
-
 def as_json(summary: Any) -> dict[str, Any]:
     """The numbers behind the tables; what is not finite is null."""
-    from ..dynamics.page import comparisons, verdict
+    from ...dynamics.page import comparisons, verdict
 
     schedules = []
     for s in summary.experiment.schedules:
@@ -161,8 +142,8 @@ def _print(summary: Any) -> None:
     from rich import box
     from rich.table import Table
 
-    from ..dynamics.page import COLUMNS, COMPARISONS, comparisons, exact_cells, paired_cells, table_rows, verdict
-    from ..dynamics.schedules import label
+    from ...dynamics.page import COLUMNS, COMPARISONS, comparisons, exact_cells, paired_cells, table_rows, verdict
+    from ...dynamics.schedules import label
 
     ratio = summary.experiment.ratio
     main_table = Table("schedule (base rate)", *(m.label for m in COLUMNS), box=box.SIMPLE)

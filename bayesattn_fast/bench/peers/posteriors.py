@@ -5,6 +5,8 @@ arXiv 2512.22471 reads; the numbers they make are checked by nothing, they are h
 """
 
 import math
+import os
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -30,33 +32,36 @@ def torch_filter(transition: Tensor, emission: Tensor, observations: Tensor) -> 
     return posterior, predictive, evidence, torch.special.entr(posterior).sum(-1) / math.log(2)
 
 
-def hmmlearn_filter(transition: Tensor, emission: Tensor, observations: Tensor) -> Callable[[], object]:
-    """One model per sequence through hmmlearn's public score_samples (evidence and smoothed posterior)."""
+def hmmlearn_filter(transition: Tensor, emission: Tensor, observations: Tensor) -> Callable[[], Tensor]:
+    """Log evidence, one model a sequence through hmmlearn's public score_samples, which smooths too."""
     from hmmlearn.hmm import CategoricalHMM
 
     p, e, seen = transition.double().numpy(), emission.double().numpy(), observations.numpy()
     states = p.shape[-1]
 
-    def run() -> list[object]:
-        made = []
+    def run() -> Tensor:
+        evidence = []
         for b in range(len(seen)):
             model = CategoricalHMM(n_components=states)
             model.n_features = e.shape[-1]
             model.startprob_, model.transmat_, model.emissionprob_ = np.full(states, 1 / states), p[b], e[b]
-            made.append(model.score_samples(seen[b, :, None]))
-        return made
+            evidence.append(model.score_samples(seen[b, :, None])[0])
+        return torch.tensor(evidence)
 
     return run
 
 
-def dynamax_filter(transition: Tensor, emission: Tensor, observations: Tensor) -> Callable[[], object] | None:
-    """dynamax's hmm_filter, jit and vmap, with predictive and entropy; None where it is not installed."""
-    try:
-        import jax
-        import jax.numpy as jnp
-        from dynamax.hidden_markov_model.inference import hmm_filter
-    except ImportError:
-        return None
+def dynamax_filter(transition: Tensor, emission: Tensor, observations: Tensor) -> Callable[[], tuple[Tensor, ...]]:
+    """dynamax's hmm_filter, jit and vmap, with predictive and entropy. ImportError where it is not installed.
+
+    jax takes one thread where torch has one, unless it was imported before.
+    """
+    if torch.get_num_threads() == 1 and "jax" not in sys.modules:
+        one_thread = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {one_thread}".strip()
+    import jax
+    import jax.numpy as jnp
+    from dynamax.hidden_markov_model.inference import hmm_filter
 
     def one(p, e, seen):  # type: ignore[no-untyped-def]
         initial = jnp.full(p.shape[0], 1 / p.shape[0])
@@ -66,7 +71,12 @@ def dynamax_filter(transition: Tensor, emission: Tensor, observations: Tensor) -
 
     compiled = jax.jit(jax.vmap(one))
     arrays = [jnp.asarray(x.numpy()) for x in (transition, emission, observations)]
-    return lambda: jax.block_until_ready(compiled(*arrays))
+
+    def run() -> tuple[Tensor, ...]:
+        # numpy's view of a jax array may not be written to, which torch warns of; what is compared is only read.
+        return tuple(torch.from_dlpack(x) for x in jax.block_until_ready(compiled(*arrays)))
+
+    return run
 
 
 def _row(rng: np.random.Generator, entries: int) -> np.ndarray:
@@ -125,6 +135,14 @@ def torch_bijections(batch: int, symbols: int = 20, pairs: int = 19) -> tuple[Te
     used = torch.nn.functional.one_hot(values, symbols).cumsum(1) - torch.nn.functional.one_hot(values, symbols)
     left = symbols - torch.arange(pairs)
     return tokens, values, (1.0 - used) / left[:, None], left.float().log2().expand(batch, pairs)
+
+
+def torch_eliminations(values: Tensor, symbols: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Predictive (B, L, V) and entropy (B, L) in bits before each of the values (B, L), no key seen twice."""
+    shown = torch.nn.functional.one_hot(values, symbols)
+    used = shown.cumsum(1) - shown
+    left = (symbols - torch.arange(values.shape[1], device=values.device)).to(dtype)
+    return (1 - used).to(dtype) / left[:, None], left.log2().expand(values.shape)
 
 
 def torch_regression(x: Tensor, y: Tensor, tau: float, sigma: float, edges: Tensor) -> tuple[Tensor, ...]:

@@ -1,0 +1,92 @@
+"""Selective scan, forward alone and with backward: mamba-ssm's formula and its own code, mambapy, transformers.
+
+Each step of each state takes an exponential and about six multiplications and additions forward, thrice that with
+backward. u, delta and the output are read and written once, and so are their gradients.
+"""
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ...ops.selective_scan import selective_scan_fn
+from ..case import OURS, Case, Contender, Draw, Prepared, Shape
+from ..limits import Cost
+from ..peers import scan as peers
+
+SHAPES = ((64, 256, 16, 40), (64, 256, 16, 128))
+LLM = ((4, 1536, 16, 1024),)
+CURVE = (10, 20, 40, 80, 160)
+CURVE_POSITIONS = 1280
+QUADRATIC = ("mamba-ssm", "mamba-ssm formula", "transformers")
+"""Their backward passes take time that grows as L²: from L = 80 they get an eighth of a large batch."""
+
+
+def cases() -> list[Case]:
+    """Forward, and forward + backward, at two lengths; and over lengths."""
+    made = [_case(*shape, backward, "tunnel") for shape in SHAPES for backward in (False, True)]
+    made += [_case(*shape, True, "llm") for shape in LLM]
+    made += [_case(CURVE_POSITIONS // n, 256, 16, n, True, "tunnel", curve="L") for n in CURVE]
+    return made
+
+
+def _case(batch: int, channels: int, states: int, length: int, backward: bool, size: str, curve: str = "") -> Case:
+    inner, outer = batch * channels * length, 2 * batch * states * length
+    passes = 3 if backward else 1
+    cost = Cost(
+        4.0 * ((8 if backward else 3) * inner + (2 if backward else 1) * outer),
+        6.0 * passes * inner * states,
+        (2.0 if backward else 1.0) * inner * (states + 2),
+    )
+    work = "forward + backward" if backward else "forward"
+    return Case(
+        "selective_scan", work, {"batch": batch, "channels": channels, "states": states, "L": length}, torch.float32,
+        size, "positions", batch * length, cost, 1e-5, _with_gradients if backward else _forward,
+        {"batch": 2, "channels": 16}, curve,
+    )  # fmt: skip
+
+
+def _operands(draw: Draw, shape: Shape, grad: bool) -> list[Tensor]:
+    """Tensors as a Mamba block makes them: A = −1 … −N, steps of about 0.01 to 1."""
+    batch, channels, states, length = (shape[name] for name in ("batch", "channels", "states", "L"))
+    sizes = [(batch, channels, length)] * 2 + [(batch, states, length)] * 2 + [(channels,)] * 2
+    u, delta, B, C, D, bias = (draw.normal(*size) for size in sizes)
+    A = -torch.arange(1.0, states + 1).repeat(channels, 1).to(u)
+    return [t.requires_grad_(grad) for t in (u, delta, A, B, C, D, bias - 2)]
+
+
+def ours(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, bias: Tensor) -> Tensor:
+    """The op with mamba-ssm's signature."""
+    out = selective_scan_fn(u, delta, A, B, C, D, None, bias, True)
+    assert isinstance(out, Tensor)
+    return out
+
+
+def _exact(operands: list[Tensor]) -> list[Tensor]:
+    return [t.detach().double().requires_grad_(t.requires_grad) for t in operands]
+
+
+def _forward(draw: Draw, shape: Shape) -> Prepared:
+    operands = _operands(draw, shape, grad=False)
+    scans, missing = peers.load()
+    contenders = {name: Contender(partial(scan, *operands), looser=3.0) for name, scan in {OURS: ours, **scans}.items()}
+    return Prepared(contenders, lambda: (peers.formula(*_exact(operands)),), missing)
+
+
+def _with_gradients(draw: Draw, shape: Shape) -> Prepared:
+    operands = _operands(draw, shape, grad=True)
+    upstream = draw.normal(shape["batch"], shape["channels"], shape["L"])
+    scans, missing = peers.load()
+    few = max(1, shape["batch"] // 8) if shape["batch"] > 2 and shape["L"] >= 80 else shape["batch"]
+    part = [t.detach()[:few].clone().requires_grad_() if t.dim() == 3 else t for t in operands]
+    contenders = {}
+    for name, scan in {OURS: ours, **scans}.items():
+        small = name in QUADRATIC and few < shape["batch"]
+        run = partial(_through, scan, part if small else operands, upstream[:few] if small else upstream)
+        contenders[name] = Contender(run, looser=3.0, share=few / shape["batch"] if small else 1.0)
+    return Prepared(contenders, lambda: _through(peers.formula, _exact(operands), upstream.double()), missing)
+
+
+def _through(scan: peers.Scan, operands: list[Tensor], upstream: Tensor) -> tuple[Tensor, ...]:
+    out = scan(*operands)
+    return (out, *torch.autograd.grad(out, operands, upstream))
