@@ -49,7 +49,9 @@ def main(words: list[str]) -> int:
     name = known(words[0], [*EXPERIMENTS, "all"], "experiment")
     about = f"{Reproduce.__doc__}\n\n{EXAMPLES}"
     flags = parse(Reproduce, words[1:], prog=f"bayesattn reproduce {name}", description=about)
-    return _reproduce(list(EXPERIMENTS) if name == "all" else [name], flags, f"bayesattn reproduce {' '.join(words)}")
+    # What makes the same page from nothing, wherever the runs lie now.
+    command = f"bayesattn reproduce {name} --scale {flags.scale} --seeds {flags.seeds}"
+    return _reproduce(list(EXPERIMENTS) if name == "all" else [name], flags, command)
 
 
 def _reproduce(names: list[str], flags: Reproduce, command: str) -> int:

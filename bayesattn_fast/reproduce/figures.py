@@ -62,6 +62,7 @@ def positions_figure(result: dict[str, Any]) -> "Figure":
         for architecture, curve in curves.items():
             draw_mean(ax, x, curve, COLOUR[architecture], architecture)
         position_axis(ax, len(level), len(level))
+        ax.locator_params(axis="x", nbins=7)  # a third of a page's width has room for no more
         ax.set_title(tunnel)
     _label_left(panels, "KL(Bayes‖model) (bits)")
     legend_below(figure, [ax for ax, _, _ in panels], columns=5)
