@@ -35,7 +35,7 @@ class Bench:
     device: str = ""
     """cpu, cuda or cuda:N; the GPU where there is one and nothing is named."""
     save: str = ""
-    """Folder for results.json, results.csv, figures and the page."""
+    """Folder for results.json and results.csv."""
     against: str = ""
     """results.json of an earlier run on the same machine: what became slower, and whether that is chance."""
     threads: int = 1

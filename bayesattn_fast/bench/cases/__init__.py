@@ -5,7 +5,17 @@ from collections.abc import Sequence
 
 from ..case import Case
 
-OPS = ("attention", "selective_scan", "hmm")
+OPS = (
+    "attention",
+    "selective_scan",
+    "causal_conv1d",
+    "hmm",
+    "regression",
+    "elimination",
+    "score",
+    "single_head",
+    "training",
+)
 
 
 def cases_of(ops: Sequence[str] = (), sizes: str = "all") -> list[Case]:

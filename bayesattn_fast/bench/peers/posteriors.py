@@ -137,6 +137,14 @@ def torch_bijections(batch: int, symbols: int = 20, pairs: int = 19) -> tuple[Te
     return tokens, values, (1.0 - used) / left[:, None], left.float().log2().expand(batch, pairs)
 
 
+def torch_eliminations(values: Tensor, symbols: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Predictive (B, L, V) and entropy (B, L) in bits before each of the values (B, L), no key seen twice."""
+    shown = torch.nn.functional.one_hot(values, symbols)
+    used = shown.cumsum(1) - shown
+    left = (symbols - torch.arange(values.shape[1], device=values.device)).to(dtype)
+    return (1 - used).to(dtype) / left[:, None], left.log2().expand(values.shape)
+
+
 def torch_regression(x: Tensor, y: Tensor, tau: float, sigma: float, edges: Tensor) -> tuple[Tensor, ...]:
     """Posterior of the weights by a batched linalg.solve at every position, then bins and their entropy."""
     batch, length, d = x.shape
