@@ -30,9 +30,7 @@ def ablations(scale: str, seeds: tuple[int, ...], runs: Path) -> dict[str, Any]:
         parts: list[tuple[str, dict[str, Any]]] = [("whole", {})]
         parts += [(f"head {i}.{h}", {"heads": [(i, h)]}) for i in range(shape.layers) for h in range(shape.heads)]
         parts += [(f"layer {i}", {"layers": [i]}) for i in range(shape.layers)]
-        parts += [
-            (f"attention from {i} up", {"attention": range(i, shape.layers)}) for i in range(shape.layers - 1, 0, -1)
-        ]
+        parts += [(f"attention ≥ {i}", {"attention": range(i, shape.layers)}) for i in range(shape.layers - 1, 0, -1)]
         before: Evaluation | None = None
         for name, what in parts:
             with ablated(engine.model, **what) if what else nullcontext():

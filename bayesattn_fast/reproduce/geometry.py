@@ -2,7 +2,8 @@
 
 Keys: those of layer 0 for the bijection's V key tokens without position. Alignment: attention at a recall query on the
 queried key and its value, by layer. Manifold and probes: states after the last norm at scored positions, of every
-architecture. Dissociation: snapshots while the bijection's transformer trains once more, with the same seeds.
+architecture; for transformers also what the heads of the last layer give out. Dissociation: snapshots while the
+bijection's transformer trains once more, with the same seeds.
 """
 
 from itertools import pairwise

@@ -27,7 +27,7 @@ def lengths_figure(result: dict[str, Any]) -> "Figure":
     figure = new_figure(WIDTH, 4.3)
     left, right = figure.subplots(1, 2)
     hmm = [e for e in result["lengths"] if e["tunnel"] == "hmm"]
-    longest = [e for e in hmm if e["size"] == max(x["size"] for x in hmm)]
+    longest = [e for e in hmm if e["size"] == max((x["size"] for x in hmm), default=0)]
     curves = {e["architecture"]: [Interval(**m) for m in e["kl_by_position"]] for e in longest}
     log_scale(left, [m.mean for curve in curves.values() for m in curve])
     for name, curve in curves.items():
@@ -36,7 +36,7 @@ def lengths_figure(result: dict[str, Any]) -> "Figure":
         position_axis(left, longest[0]["size"], longest[0]["trained"])
         left.locator_params(axis="x", nbins=8)
     left.set_ylabel("KL(Bayes‖model) (bits)")
-    left.set_title("hmm")
+    left.set_title("hmm", pad=20)  # above the mark of the trained length
     for name in COLOUR:
         found = [e for e in result["lengths"] if (e["tunnel"], e["architecture"]) == ("recall", name)]
         if found:
@@ -54,6 +54,8 @@ def lengths_figure(result: dict[str, Any]) -> "Figure":
 
 def ablations_figure(result: dict[str, Any]) -> "Figure":
     """KL with each part off; dots are seeds, ticks are means, the grey line is the whole model."""
+    from matplotlib.ticker import LogLocator
+
     groups = {name: by_part(result, name) for name in TUNNELS if by_part(result, name)}
     rows = max(len(parts) for parts in groups.values())
     figure = new_figure(WIDTH, 1.4 + 0.26 * rows)
@@ -66,6 +68,7 @@ def ablations_figure(result: dict[str, Any]) -> "Figure":
             )
             ax.plot(values, [i] * len(values), "o", color=colour, markersize=4, alpha=0.6, markeredgewidth=0)
             ax.plot([sum(values) / len(values)], [i], "|", color=colour, markersize=12, markeredgewidth=2.2)
+        ax.xaxis.set_major_locator(LogLocator(subs=(1.0,), numticks=5))
         ax.axvline(sum(parts["whole"]) / len(parts["whole"]), color=BAYES_COLOUR, linewidth=2, zorder=0.5)
         ax.set_yticks(range(len(parts)), list(parts))
         ax.set_ylim(len(parts) - 0.4, -0.6)

@@ -95,7 +95,7 @@ CAPTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "parts": (
             "What each part is worth",
             "KL from the exact posterior with one part switched off, without training again. “head 1.0” is head 0 of "
-            "layer 1; “attention from 1 up” has no attention in layers 1 and above. Dots are seeds, ticks their means, "
+            "layer 1; “attention ≥ 1” has no attention in layers 1 and above. Dots are seeds, ticks their means, "
             "the grey line is the whole model.",
         ),
     },
@@ -108,7 +108,7 @@ CAPTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "states": (
             "The last states of four architectures",
             "States after the last norm at scored positions. Clusters are compared with the likeliest hidden state; "
-            "probes are fitted on half of the states and scored on the other half.",
+            "probes are fitted on half of the states and scored on the other half. Values below −0.3 are not drawn.",
         ),
     },
     "dynamics": {},
