@@ -1,6 +1,5 @@
 """The main job in one call: what `bayesattn train` does, from Python."""
 
-import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import torch
 from .training import Run, RunConfig, TrainingConfig, fit, parse_seeds, preset
 from .training.lifecycle import OnStep
 from .training.run import default_folder
+from .training.settings import configure
 
 
 def train(
@@ -34,23 +34,6 @@ def train(
     folder = Path(out) if out is not None else default_folder(tunnel, config.model.model)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     return fit(config, folder, resume=resume, overwrite=overwrite, device=device, on_step=on_step)
-
-
-def configure(config: RunConfig, settings: dict[str, Any]) -> RunConfig:
-    """`config` with settings replaced by name. ValueError for a name that no part of it has."""
-    parts: dict[str, Any] = {"tunnel": config.tunnel, "model": config.model, "training": config.training}
-    for name in settings:
-        if not any(name in _names(part) for part in parts.values()):
-            known = sorted(set().union(*(_names(part) for part in parts.values())))
-            raise ValueError(f"unknown setting {name!r}; the settings are {', '.join(known)}")
-    for key, part in parts.items():
-        chosen = {name: value for name, value in settings.items() if name in _names(part)}
-        parts[key] = dataclasses.replace(part, **chosen)
-    return RunConfig(parts["tunnel"], parts["model"], parts["training"], config.seeds)
-
-
-def _names(part: Any) -> set[str]:
-    return {field.name for field in dataclasses.fields(part) if field.init}
 
 
 __all__ = ["Run", "RunConfig", "TrainingConfig", "configure", "train"]

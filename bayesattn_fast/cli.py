@@ -17,6 +17,8 @@ COMMANDS = {
     "eval": "score a run against the exact posterior again, at any length",
     "report": "write the page and the figures of a run again",
     "compare": "several runs side by side",
+    "sweep": "many seeds of many cells: tunnels × models × settings, here or on Ray",
+    "stats": "statistics of a sweep: intervals, profiles, comparisons, steps to a threshold",
     "dynamics": "how attention moves under gradient descent: em-vs-sgd, toy",
     "bench": "time every op beside its peers and the machine's limits",
     "reproduce": "the papers' tables and figures, claim by claim",

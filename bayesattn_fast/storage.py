@@ -68,10 +68,11 @@ def read_json(path: Path | str) -> Any:
         raise ValueError(f"{path} is not valid JSON: {error}") from error
 
 
-def write_table(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> None:
+def write_table(path: Path | str, rows: Iterable[Mapping[str, Any]], about: Mapping[str, str] | None = None) -> None:
     """Write rows as Parquet: columns in the order of first appearance, null where a row lacks one.
 
-    ValueError where a column mixes kinds, such as text and numbers.
+    about: texts kept beside the rows, for `table_about`. ValueError where a column mixes kinds, such as text and
+    numbers.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -85,7 +86,23 @@ def write_table(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> None:
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             raise ValueError(f"column {name!r} of {path} mixes kinds of values: {error}") from error
     table = pa.table(columns)
+    if about:
+        table = table.replace_schema_metadata(dict(about))
     write_atomically(path, lambda temporary: pq.write_table(table, temporary))
+
+
+def table_about(path: Path | str) -> dict[str, str]:
+    """The texts that `write_table` kept beside the rows; ValueError where the file is missing or damaged."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = _existing(path)
+    try:
+        with pq.ParquetFile(path) as file:
+            found = file.schema_arrow.metadata or {}
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"{path} is not a readable Parquet file: {str(error).splitlines()[0]}") from error
+    return {key.decode(): value.decode() for key, value in found.items()}
 
 
 def read_table(path: Path | str, required: Sequence[str] = ()) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ all functions of the seed alone. Source of the protocol:
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,14 +62,14 @@ class Experiment:
     def schedules(self) -> tuple[Schedule, ...]:
         return schedules(self.rates, self.ratio, self.methods)
 
-    def weights(self, seed: int) -> list[Tensor]:
-        """w_q, w_k, w_v, w_out of a seed, each with an axis E = 1."""
+    def weights(self, seeds: Sequence[int]) -> list[Tensor]:
+        """w_q, w_k, w_v, w_out of the seeds, each with an axis E."""
         tunnel = self.tunnel
         shapes = [(tunnel.dimensions, self.head)] * 2 + [
             (tunnel.dimensions, self.values),
             (self.values, tunnel.symbols),
         ]
-        return [normal_weights([seed], name, s, self.deviation) for name, s in zip(MATRICES, shapes, strict=True)]
+        return [normal_weights(seeds, name, s, self.deviation) for name, s in zip(MATRICES, shapes, strict=True)]
 
 
 def run(
@@ -88,7 +88,7 @@ def run(
         wanted = {s.name: s for s in experiment.schedules}
         missing = [s for name, s in wanted.items() if name not in {row["schedule"] for row in kept}]
         if missing:
-            kept = [*kept, *_rows(experiment, seed, missing)]
+            kept = [*kept, *train_seeds(experiment, [seed], missing)]
             write_table(path, kept)
         rows += [row for row in kept if row["schedule"] in wanted]
         if on_seed:
@@ -115,27 +115,37 @@ def _prepare(experiment: Experiment, folder: Path) -> Path:
     return shards
 
 
-def _rows(experiment: Experiment, seed: int, chosen: Sequence[Schedule]) -> Iterable[dict[str, Any]]:
-    tunnel = experiment.tunnel
-    train, fresh = (tunnel.sample([seed], 0, 1, stream=stream) for stream in (Stream.TRAIN, Stream.HELD_OUT))
-    told = fresh.predictive[0, 0].double()
-    answer = fresh.targets[0, 0]
-    exact = {
-        "filter_loss": -float(told.gather(1, answer[:, None]).log().mean()),
-        "filter_entropy": float(fresh.entropy.double().mean()),
-        "filter_accuracy": float((told.argmax(-1) == answer).double().mean()),
-    }
-    count = len(chosen)
+def train_seeds(experiment: Experiment, seeds: Sequence[int], chosen: Sequence[Schedule]) -> list[dict[str, Any]]:
+    """Train every seed with every schedule in one program: a row for each, all schedules of a seed together."""
+    tunnel, count = experiment.tunnel, len(chosen)
+    train, fresh = (tunnel.sample(seeds, 0, 1, stream=stream) for stream in (Stream.TRAIN, Stream.HELD_OUT))
+
+    def each(tensor: Tensor) -> Tensor:
+        return tensor.repeat_interleave(count, 0)
+
     found = train_single_head(
-        train.inputs.expand(count, -1, -1, -1),
-        train.targets.expand(count, -1, -1),
-        *(w.expand(count, -1, -1) for w in experiment.weights(seed)),
-        rates=torch.tensor([s.rates for s in chosen]),
+        each(train.inputs),
+        each(train.targets),
+        *(each(w) for w in experiment.weights(seeds)),
+        rates=torch.tensor([s.rates for s in chosen]).repeat(len(seeds), 1),
         steps=experiment.steps,
         record_every=experiment.record_every,
-        held_out=(fresh.inputs.expand(count, -1, -1, -1), fresh.targets.expand(count, -1, -1)),
+        held_out=(each(fresh.inputs), each(fresh.targets)),
     )
-    return [_row(seed, s, exact, found, i) for i, s in enumerate(chosen)]
+    rows = []
+    for e, seed in enumerate(seeds):
+        exact = _exact(fresh.predictive[e, 0].double(), fresh.targets[e, 0], fresh.entropy[e])
+        rows += [_row(seed, s, exact, found, e * count + i) for i, s in enumerate(chosen)]
+    return rows
+
+
+def _exact(told: Tensor, answer: Tensor, entropy: Tensor) -> dict[str, float]:
+    """What the exact filter scores on a chain: told (T, C), answer (T,)."""
+    return {
+        "filter_loss": -float(told.gather(1, answer[:, None]).log().mean()),
+        "filter_entropy": float(entropy.double().mean()),
+        "filter_accuracy": float((told.argmax(-1) == answer).double().mean()),
+    }
 
 
 def _row(seed: int, chosen: Schedule, exact: dict[str, float], found: Training, i: int) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def test_schedules_are_sgd_em_and_every_matrix_in_turn() -> None:
 def test_a_row_is_gradient_descent_on_the_seeds_chain(finished: tuple[Path, list[dict]]) -> None:
     row = next(r for r in finished[1] if r["seed"] == 4 and r["schedule"] == "em 0.05")
     batch = Markov(chain=120, authors_matrix=True).sample([4], 0, 1)
-    weights = SMALL.weights(4)
+    weights = SMALL.weights([4])
     for t in range(41):
         step = single_head_step(batch.inputs, batch.targets, *weights)
         assert_close(torch.tensor(row["loss"][t]), step.loss[0], 1e-5, f"loss at {t}")

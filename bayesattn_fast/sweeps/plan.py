@@ -1,0 +1,171 @@
+"""Which seeds go together into a pack, and what the whole will cost, from a few measured steps of every shape.
+
+On a GPU a pack is as large as memory allows: there a step of many seeds costs little more than a step of one. On a CPU
+one process per core with one thread each is fastest and packing gains little, so packs are only large enough that
+writing a shard does not count, and small enough that all workers stay busy and little is lost to a kill.
+"""
+
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ..dynamics import Experiment, train_seeds
+from ..training import Engine, RunConfig
+from .file import Cell, Sweep
+from .store import Done
+from .work import Pack, cell_key
+
+MODEL_SEEDS, HEAD_SEEDS = 32, 512
+"""Most seeds in a pack on a CPU."""
+PACKS_PER_WORKER = 4
+MEMORY_SHARE = 0.5
+"""Share of the memory that all workers together may plan with; the rest is for activations not counted, and others."""
+SHARD_BYTES = 3000
+"""About what a row takes on disk, with its curves."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one seed of a cell, measured."""
+
+    bytes: int
+    """Weights, gradients, optimiser state and what the forward pass keeps for the backward pass."""
+    seconds: float
+    """For all its steps, alone, on one thread."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Packs in the order in which they are handed out, and what they are expected to take."""
+
+    packs: tuple[Pack, ...]
+    workers: int
+    costs: Mapping[str, Cost]
+
+    @property
+    def seeds(self) -> int:
+        return sum(len(pack.seeds) for pack in self.packs)
+
+    @property
+    def seed_steps(self) -> int:
+        return sum(pack.seed_steps for pack in self.packs)
+
+    @property
+    def seconds(self) -> float:
+        """Expected, with all workers busy."""
+        total = sum(self.costs[cell_key(pack.cell)].seconds * len(pack.seeds) for pack in self.packs)
+        return total / self.workers
+
+    @property
+    def disk(self) -> int:
+        """Bytes, roughly."""
+        schedules = [len(p.cell.config.schedules) if isinstance(p.cell.config, Experiment) else 1 for p in self.packs]
+        return SHARD_BYTES * sum(len(p.seeds) * n for p, n in zip(self.packs, schedules, strict=True))
+
+
+def make_plan(sweep: Sweep, done: Done, *, workers: int, pack: int = 0, device: str = "cpu") -> Plan:
+    """Packs of what is not done yet. pack: seeds in each, 0 to choose it from measured memory.
+
+    ValueError where pack is negative or one seed does not fit into memory.
+    """
+    if pack < 0:
+        raise ValueError(f"pack must be 0 (chosen from memory) or positive; got {pack}")
+    costs: dict[str, Cost] = {}
+    shapes: dict[str, Cost] = {}
+    packs: list[Pack] = []
+    for cell in sweep.cells:
+        key = cell_key(cell)
+        missing = [seed for seed in sweep.seeds if seed not in done.seeds.get(key, ())]
+        if not missing:
+            continue
+        shape = _shape(cell)
+        if shape not in shapes:
+            shapes[shape] = measure(cell, missing[0], device)
+        costs[key] = shapes[shape]
+        size = pack or _pack_size(cell, costs[key], len(missing) * len(sweep.cells), workers, device)
+        packs += [Pack(cell, tuple(group)) for group in _split(missing, size)]
+    return Plan(tuple(packs), workers, costs)
+
+
+def _split(seeds: Sequence[int], size: int) -> Iterable[Sequence[int]]:
+    return (seeds[first : first + size] for first in range(0, len(seeds), size))
+
+
+def _shape(cell: Cell) -> str:
+    """Cells of one shape cost the same: they differ in rates and the like."""
+    if isinstance(cell.config, Experiment):
+        return repr(cell.config)
+    t = cell.config.training
+    return repr((cell.config.tunnel, cell.config.model, t.batch, t.steps, t.optimizer, t.precision))
+
+
+def _pack_size(cell: Cell, cost: Cost, jobs: int, workers: int, device: str) -> int:
+    room = int(memory(device) * MEMORY_SHARE / workers)
+    fits = room // max(cost.bytes, 1)
+    if fits < 1:
+        raise ValueError(f"{cell.name}: one seed needs {cost.bytes:,} bytes and a worker has {room:,}")
+    if device != "cpu":
+        return int(fits)
+    most = HEAD_SEEDS if isinstance(cell.config, Experiment) else MODEL_SEEDS
+    return int(max(1, min(most, fits, -(-jobs // (PACKS_PER_WORKER * workers)))))
+
+
+def memory(device: str = "cpu") -> int:
+    """Bytes free on the device."""
+    if device != "cpu":
+        return int(torch.cuda.mem_get_info(torch.device(device))[0])
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    except (ValueError, OSError, AttributeError):  # no such count outside Linux
+        return 4 << 30
+
+
+def measure(cell: Cell, seed: int, device: str = "cpu") -> Cost:
+    """Memory and time of one seed, from two short looks at it."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        if isinstance(cell.config, Experiment):
+            return _measure_head(cell.config, seed)
+        return _measure_model(cell.config, seed, device)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _measure_model(config: RunConfig, seed: int, device: str) -> Cost:
+    engine = Engine(RunConfig(config.tunnel, config.model, config.training, (seed,)), device)
+    kept: dict[int, int] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        engine.update()
+    # Weights, gradients and the two running means of the optimiser; twice the activations, for their gradients.
+    weights = sum(p.numel() * p.element_size() for p in engine.parameters)
+    engine.update()
+    started, steps = time.perf_counter(), 0
+    while steps < 3 or time.perf_counter() - started < 0.1:
+        engine.update()
+        steps += 1
+    each = (time.perf_counter() - started) / steps
+    return Cost(4 * weights + 2 * sum(kept.values()), each * config.training.steps)
+
+
+def _measure_head(experiment: Experiment, seed: int) -> Cost:
+    # The trainer's start-up (data, weights) counts once; the rest is linear in the steps.
+    import dataclasses
+
+    short = dataclasses.replace(experiment, steps=min(experiment.steps, experiment.record_every))
+    train_seeds(short, [seed], short.schedules)
+    started = time.perf_counter()
+    train_seeds(short, [seed], short.schedules)
+    spent = time.perf_counter() - started
+    chain = experiment.length * (experiment.tunnel.dimensions + 2 * experiment.head + 2 * experiment.values) * 4
+    curves = 8 * experiment.steps
+    return Cost(4 * len(short.schedules) * (chain + curves), spent * experiment.steps / short.steps)
