@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import figures, table2
+from . import ablations, dynamics, figures, geometry, geometry_figures, lengths, table2
 from .cells import ARCHITECTURES, TUNNELS
 from .claims import Claim
 
@@ -33,5 +33,32 @@ EXPERIMENTS = {
         table2.table2,
         table2.claims,
         {"positions": figures.positions_figure, "steps": figures.steps_figure},
+    ),
+    "length-generalisation": Experiment(
+        "longer sequences than were trained on, for the HMM and recall",
+        lengths.NEEDS,
+        lengths.length_generalisation,
+        lengths.claims,
+        {"curves": geometry_figures.lengths_figure},
+    ),
+    "ablations": Experiment(
+        "each head, each layer, attention off in the top layers",
+        ablations.NEEDS,
+        ablations.ablations,
+        ablations.claims,
+        {"parts": geometry_figures.ablations_figure},
+    ),
+    "geometry": Experiment(
+        "keys, attention by depth, value manifold, what settles first, clusters",
+        geometry.NEEDS,
+        geometry.geometry,
+        geometry.claims,
+        {"settling": geometry_figures.settling_figure, "states": geometry_figures.clusters_figure},
+    ),
+    "dynamics": Experiment(
+        "the EM-like schedule against SGD and its controls",
+        (),
+        dynamics.dynamics,
+        dynamics.claims,
     ),
 }

@@ -10,7 +10,7 @@ from ..evaluation.references import EXACT
 from ..report.numbers import listed, number
 from ..report.page import Grid, Line, Picture, Section
 from ..storage import write_text
-from . import table2
+from . import ablations, dynamics, geometry, lengths, table2
 from .cells import TUNNELS
 from .claims import Claim, shown
 from .experiments import EXPERIMENTS
@@ -60,7 +60,11 @@ def _sections(
     yield Section("Claims", texts=[about], tables=[Grid("claim", CLAIM_COLUMNS, lines)])
     for name, result in results.items():
         pictures = [_picture(folder / "figures" / f"{name}-{key}.png", *text) for key, text in CAPTIONS[name].items()]
-        yield from SECTIONS[name](result, [p for p in pictures if p])
+        if name == "table2":
+            yield from _table2(result, [p for p in pictures if p])
+        else:
+            about = " ".join((MODULES[name].__doc__ or "").split())
+            yield Section(TITLES[name], texts=[about], pictures=[p for p in pictures if p])
     yield Section("How to reproduce", command=command, settings=list(environment.items()))
 
 
@@ -80,6 +84,46 @@ CAPTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "The same, averaged over positions, on held-out sequences; dashed, the position-only level.",
         ),
     },
+    "length-generalisation": {
+        "curves": (
+            "Beyond the trained length",
+            "Left, KL by position on the longest sequences of the HMM, with the end of training marked. Right, the "
+            "accuracy of recall as more pairs are stored. Mean and 95 % band over seeds.",
+        ),
+    },
+    "ablations": {
+        "parts": (
+            "What each part is worth",
+            "KL from the exact posterior with one part switched off, without training again. “head 1.0” is head 0 of "
+            "layer 1; “attention ≥ 1” has no attention in layers 1 and above. Dots are seeds, ticks their means, "
+            "the grey line is the whole model.",
+        ),
+    },
+    "geometry": {
+        "settling": (
+            "What settles first",
+            "Left, mean total variation distance of the attention maps at scored positions from those at the end. "
+            "Right, the error. Dashed: from there on attention stays within a tenth of the way it had to go.",
+        ),
+        "states": (
+            "The last states of four architectures",
+            "States after the last norm at scored positions. Clusters are compared with the likeliest hidden state; "
+            "probes are fitted on half of the states and scored on the other half. Values below −0.3 are not drawn.",
+        ),
+    },
+    "dynamics": {},
+}
+TITLES = {
+    "length-generalisation": "Length generalisation",
+    "ablations": "Ablations",
+    "geometry": "Geometry",
+    "dynamics": "Gradient dynamics",
+}
+MODULES = {
+    "length-generalisation": lengths,
+    "ablations": ablations,
+    "geometry": geometry,
+    "dynamics": dynamics,
 }
 
 
@@ -119,6 +163,3 @@ def _table2_lines(group: list[dict[str, Any]]) -> Iterator[Line]:
     for name, scores in group[0]["references"].items():
         cells = [number(scores[metric]) for metric in table2.SHOWN]
         yield Line("exact" if name == EXACT else "reference", name, [*cells, "", "", "", ""])
-
-
-SECTIONS: dict[str, Any] = {"table2": _table2}

@@ -12,14 +12,19 @@ from typing import Any
 from ..storage import read_json, write_json, write_text
 from ..training.run import environment
 from . import table2
+from .cells import cells
 from .claims import Claim
 from .experiments import EXPERIMENTS
 from .figures import save
 from .page import all_claims, write_page
+from .trainer import finished
 
 
 def compute(name: str, scale: str, seeds: tuple[int, ...], runs: Path, folder: Path) -> None:
     """Compute one experiment from the runs and keep its numbers. ValueError where nothing that it needs is trained."""
+    needed = [c for c in cells(scale, seeds) if (c.tunnel, c.architecture) in EXPERIMENTS[name].needs]
+    if needed and not any(finished(cell, runs) for cell in needed):
+        raise ValueError(f"nothing that {name} needs is trained in {runs}; run it without --no-train")
     result = EXPERIMENTS[name].compute(scale, seeds, runs)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / f"{name}.json", result)
