@@ -50,3 +50,16 @@ def test_gaussian_filter_equals_float64(batch: int, length: int, states: int, d:
     means = torch.randn(states, d)
     inputs = means[torch.randint(0, states, (batch, length))] + torch.randn(batch, length, d)
     compare(markov_predictive, (inputs, means, rows(states, states)))
+
+
+def gradients(transition: Tensor, emission: Tensor, observations: Tensor) -> tuple[Tensor, ...]:
+    leaves = transition.requires_grad_(), emission.requires_grad_()
+    results = hmm_filter(*leaves, observations, validate=False)
+    return torch.autograd.grad(sum((r * r).sum() for r in results[:2]) + results.log_evidence.sum(), leaves)
+
+
+@pytest.mark.parametrize(("batch", "length", "states", "symbols"), [(4096, 20, 5, 5), (3, 100, 32, 32)])
+def test_gradients_of_the_hmm_filter_equal_float64(batch: int, length: int, states: int, symbols: int) -> None:
+    torch.manual_seed(0)
+    matrices = rows(batch, states, states), rows(batch, states, symbols)
+    compare(gradients, (*matrices, torch.randint(-1, symbols, (batch, length))))
