@@ -194,7 +194,7 @@ def _dots(ax: "Axes", y: int, name: str, colour: str, marker: str, own: Sequence
     shift = -0.14 if name == "routing" else 0.14
     shown = [last if step is None else step for step in steps]
     alpha = max(0.2, min(0.7, 6 / len(shown)))
-    look = {"color": colour, "markersize": 4, "alpha": alpha, "markeredgewidth": 0, "linestyle": ""}
+    look: Any = {"color": colour, "markersize": 4, "alpha": alpha, "markeredgewidth": 0, "linestyle": ""}
     ax.plot(shown, [y + shift] * len(shown), marker=marker, label=name if y == 0 else None, **look)
     middle = _median(steps)
     ax.plot([last if middle is None else middle], [y + shift], "|", color=colour, markersize=12, markeredgewidth=2.2)
