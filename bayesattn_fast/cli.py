@@ -21,6 +21,7 @@ COMMANDS = {
     "stats": "statistics of a sweep: intervals, profiles, comparisons, steps to a threshold",
     "dynamics": "how attention moves under gradient descent: em-vs-sgd, toy",
     "bench": "time every op beside its peers and the machine's limits",
+    "verify": "compare every op with float64 on this device",
     "reproduce": "the papers' tables and figures, claim by claim",
     "tunnels": "list the wind tunnels, their sizes, what each tests",
     "doctor": "versions, devices, compiler, and which implementation serves each op",
