@@ -19,7 +19,7 @@ COMMANDS = {
     "compare": "several runs side by side",
     "sweep": "many seeds of many cells: tunnels × models × settings, here or on Ray",
     "stats": "statistics of a sweep: intervals, profiles, comparisons, steps to a threshold",
-    "dynamics": "how attention moves under gradient descent: em-vs-sgd, toy",
+    "dynamics": "how attention moves under gradient descent: em-vs-sgd, toy, two-timescale",
     "bench": "time every op beside its peers and the machine's limits",
     "reproduce": "the papers' tables and figures, claim by claim",
     "tunnels": "list the wind tunnels, their sizes, what each tests",
