@@ -38,8 +38,10 @@ def run_sweep(
     if workers < 1:
         raise ValueError(f"workers must be at least 1; got {workers}")
     store = Store(folder)
-    store.prepare(sweep, resume=resume, command=command)
+    store.check(sweep, resume=resume)
+    folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
+        store.prepare(sweep, command)
         done = store.done()
         for path in done.damaged:
             print(f"bayesattn: {path} cannot be read; its seeds are trained again", file=sys.stderr)
