@@ -7,7 +7,7 @@ import gc
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -19,8 +19,8 @@ from .memory import peak_bytes
 from .record import FAILED, MISSING, REFUSED, TIMED, Record, Row
 from .timing import Measure, Run, choose, interleaved
 
-OnCase = Callable[[int, int, str, list[Row]], None]
-"""Called after each case: how many are done, of how many, its name, its rows."""
+OnCase = Callable[[int, int, str, Record], None]
+"""Called after each case: how many are done, of how many, its name, and the record so far."""
 
 
 @dataclass(frozen=True)
@@ -41,17 +41,18 @@ def run(cases: Iterable[Case], settings: Settings, on_case: OnCase | None = None
     """Every case that `settings.device` can take, in order."""
     cases = [case for case in cases if settings.device.type in case.devices]
     seed = int.from_bytes(os.urandom(4), "little") if settings.seed is None else settings.seed
-    rows: list[Row] = []
     with _threads(settings.threads):
         threads = torch.get_num_threads()
         clock, measure = choose(settings.device, threads)
-        found, limits = environment(settings.device), measure_limits(settings.device, threads)
+        limits = measure_limits(settings.device, threads)
+        kept = {"clock": clock, "seed": seed, "budget_s": settings.budget_s, "rounds": settings.rounds}
+        record = Record(environment(settings.device), limits.to_dict(), kept)
         for done, case in enumerate(cases, 1):
-            rows += (made := measure_case(case, settings, seed, limits, measure))
+            rows = measure_case(case, settings, seed, limits, measure)
+            record = replace(record, rows=(*record.rows, *rows))
             if on_case:
-                on_case(done, len(cases), case.name, made)
-    kept = {"clock": clock, "seed": seed, "budget_s": settings.budget_s, "rounds": settings.rounds}
-    return Record(found, limits.to_dict(), kept, tuple(rows))
+                on_case(done, len(cases), case.name, record)
+    return record
 
 
 def measure_case(case: Case, settings: Settings, seed: int, limits: Limits, measure: Measure) -> list[Row]:

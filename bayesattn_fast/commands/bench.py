@@ -12,7 +12,7 @@ from .parsing import UsageError, device_of, known, parse
 from .results import print_json, print_tables
 
 if TYPE_CHECKING:
-    from ..bench.record import Record, Row
+    from ..bench.record import Record
 
 EXAMPLES = """examples:
   bayesattn bench attention
@@ -67,9 +67,8 @@ def main(words: list[str]) -> int:
     if flags.save:
         Path(flags.save).mkdir(parents=True, exist_ok=True)  # refused now, not after minutes of timing
     settings = Settings(device_of(flags.device), flags.threads, flags.budget, seed=flags.seed)
-    found = run(cases_of(flags.ops, flags.sizes, curves=flags.curves), settings, _progress())
+    found = run(cases_of(flags.ops, flags.sizes, curves=flags.curves), settings, _progress(flags.save))
     if flags.save:
-        records.save(found, Path(flags.save))
         page = write_page(found, Path(flags.save))
     if flags.json:
         print_json(records.as_dict(found))
@@ -81,11 +80,14 @@ def main(words: list[str]) -> int:
     return 1 if worse or found.faults else 0
 
 
-def _progress() -> "Callable[[int, int, str, list[Row]], None]":
-    """A line a case on stderr."""
+def _progress(save: str) -> "Callable[[int, int, str, Record], None]":
+    """A line a case on stderr; what is done is kept, whatever comes after."""
+    from ..bench import record as records
 
-    def on_case(done: int, count: int, name: str, rows: "list[Row]") -> None:
+    def on_case(done: int, count: int, name: str, found: "Record") -> None:
         print(f"[{done}/{count}] {name}", file=sys.stderr, flush=True)
+        if save:
+            records.save(found, Path(save))
 
     return on_case
 
