@@ -22,6 +22,7 @@ COMMANDS = {
     "dynamics": "how attention moves under gradient descent: em-vs-sgd, toy, two-timescale",
     "bench": "time every op beside its peers and the machine's limits",
     "verify": "compare every op with float64 on this device",
+    "tune": "measure the tiles of the Triton kernels on this GPU",
     "reproduce": "the papers' tables and figures, claim by claim",
     "tunnels": "list the wind tunnels, their sizes, what each tests",
     "doctor": "versions, devices, compiler, and which implementation serves each op",
