@@ -60,7 +60,7 @@ def columns_kernel(operands, results, extras, problem, config: tl.constexpr):
 
 
 def allocate(q: Tensor, v: Tensor, w_out: Tensor, block: int) -> dict[str, Tensor]:
-    """Memory for the fields of Results, linear in N."""
+    """Memory for the fields of Results, in their order and linear in N."""
     seeds, batch, length, _ = q.shape
     values, classes = w_out.shape[1:]
     new = q.new_empty
@@ -76,7 +76,7 @@ def allocate(q: Tensor, v: Tensor, w_out: Tensor, block: int) -> dict[str, Tenso
 
 def views(tensors: dict[str, Tensor]) -> Results:
     """The fields of Results as kernel arguments."""
-    return Results(**{name: matrices(t) if t.dim() == 4 else vectors(t) for name, t in tensors.items()})
+    return Results._make(matrices(t) if t.dim() == 4 else vectors(t) for t in tensors.values())
 
 
 def attention_cross_entropy(
@@ -94,7 +94,7 @@ def attention_cross_entropy(
             for name in Extras._fields
         }
     arguments = (
-        Operands(*map(matrices, (q, k, v, w_out[:, None])), target_view(targets)),
+        Operands._make([*map(matrices, (q, k, v, w_out[:, None])), target_view(targets)]),
         views(made),
         Extras(**{name: vectors(t) for name, t in extras.items()}) if statistics else None,
         Problem(batch, length, scale, 1.0 / (batch * length)),

@@ -119,7 +119,7 @@ def configure(
     blocks = [padded(size) for size in (inputs, head, values, classes)]
     tile = TILES[max(blocks)]
     soft = targets.dim() == 4
-    config = Config(causal, statistics, soft, inputs, head, values, classes, *blocks, tile.block)
+    config = Config._make([causal, statistics, soft, inputs, head, values, classes, *blocks, tile.block])
     return config, Resources(tile.warps, 1, 255 if tile.capped else None)
 
 
