@@ -24,7 +24,7 @@ def test_the_five_lines_of_the_readme_run(
     shown = capsys.readouterr().out
     assert "report.html" in shown
     assert (tmp_path / "runs" / "mine" / "report.html").exists()
-    assert "mean" in shown
+    assert "(95 % interval, 3 seeds)" in shown
 
 
 def test_the_attention_lines_of_the_readme_run_and_print_what_they_say(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,12 +14,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .._triton.launch import Resources, launch
+from .._triton.launch import Resources, launch, rows_per_program
 
 # Squared differences of the sequences of one program held at a time: what fits the registers of four warps.
 TILE = 4096
-# Programs that keep every multiprocessor of a large GPU busy; a small batch is split that far before tiles grow.
-PROGRAMS = 256
 # A transition matrix stays in registers.
 MOST_STATES = 128
 
@@ -112,9 +110,9 @@ def gaussian_filter(inputs: Tensor, means: Tensor, transition: Tensor, initial: 
     """Results in float32 for float32 tensors; shapes as in posteriors.markov_predictive, at most MOST_STATES states."""
     (batch, length, d), states = inputs.shape, means.shape[0]
     block_s, block_d = triton.next_power_of_2(states), min(triton.next_power_of_2(d), 32)
-    fit = max(1, TILE // (block_s * max(block_s, block_d)))
-    block_b = min(1 << (fit.bit_length() - 1), triton.next_power_of_2(triton.cdiv(batch, PROGRAMS)))
-    size = block_b * block_s * max(block_s, block_d)
+    one = block_s * max(block_s, block_d)
+    block_b = rows_per_program(batch, TILE // one)
+    size = block_b * one
     warps = 1 if size <= TILE // 4 else 4 if size <= TILE else 8
     x, mu, p, first = (tensor.contiguous() for tensor in (inputs, means, transition, initial))
     new = inputs.new_empty

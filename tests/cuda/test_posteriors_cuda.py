@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from bayesattn_fast.backends import backend
-from bayesattn_fast.posteriors import hmm_filter, markov_predictive
+from bayesattn_fast.posteriors import bijection_predictive, hmm_filter, markov_predictive, recall_predictive
 from tests.closeness import assert_as_good_as_plain
 
 pytestmark = [
@@ -50,3 +50,35 @@ def test_gaussian_filter_equals_float64(batch: int, length: int, states: int, d:
     means = torch.randn(states, d)
     inputs = means[torch.randint(0, states, (batch, length))] + torch.randn(batch, length, d)
     compare(markov_predictive, (inputs, means, rows(states, states)))
+
+
+def gradients(transition: Tensor, emission: Tensor, observations: Tensor) -> tuple[Tensor, ...]:
+    leaves = transition.requires_grad_(), emission.requires_grad_()
+    results = hmm_filter(*leaves, observations, validate=False)
+    return torch.autograd.grad(sum((r * r).sum() for r in results[:2]) + results.log_evidence.sum(), leaves)
+
+
+@pytest.mark.parametrize(("batch", "length", "states", "symbols"), [(4096, 20, 5, 5), (3, 100, 32, 32)])
+def test_gradients_of_the_hmm_filter_equal_float64(batch: int, length: int, states: int, symbols: int) -> None:
+    torch.manual_seed(0)
+    matrices = rows(batch, states, states), rows(batch, states, symbols)
+    compare(gradients, (*matrices, torch.randint(-1, symbols, (batch, length))))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("batch", "pairs", "symbols"), [(4096, 19, 20), (70_000, 3, 5), (5, 300, 1000)])
+def test_eliminations_have_the_bits_of_the_reference(batch: int, pairs: int, symbols: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    keys, values = (torch.rand(batch, symbols).argsort(1)[:, :pairs].cuda() for _ in range(2))
+    asked = torch.randint(symbols, (batch, 3)).cuda()
+
+    def results() -> list[Tensor]:
+        exact = bijection_predictive(keys, values, symbols, dtype=dtype)
+        return [*exact, *recall_predictive(keys, values, asked, symbols, dtype=dtype)]
+
+    with backend("triton"):
+        found = results()
+    with backend("reference"):
+        plain = results()
+    for f, p in zip(found, plain, strict=True):
+        assert torch.equal(f, p) if f.dim() == 3 else torch.allclose(f, p, rtol=2e-6, atol=2e-6)
