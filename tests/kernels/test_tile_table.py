@@ -8,7 +8,6 @@ import pytest
 from bayesattn_fast.kernels._triton import table
 from bayesattn_fast.kernels._triton.table import ANY, COMMITTED, Key, Tile
 
-EDGES = ((16, 256), (16, 256))
 
 
 @pytest.fixture
@@ -65,7 +64,7 @@ def test_a_forced_tile_is_used_inside_the_block_alone_and_questions_are_heard() 
 def test_what_is_no_table_is_refused_by_name(content: str, says: str, tmp_path: Path) -> None:
     file = tmp_path / "mine.json"
     file.write_text(content)
-    with pytest.raises(ValueError, match="mine.json is not a table of tiles") as raised:
+    with pytest.raises(ValueError, match=r"mine\.json is not a table of tiles") as raised:
         table.read(file)
     assert says in str(raised.value)
 
