@@ -9,7 +9,6 @@ from bayesattn_fast.kernels._triton import table
 from bayesattn_fast.kernels._triton.table import ANY, COMMITTED, Key, Tile
 
 
-
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A table of one's own, with a row for any architecture and one for 90."""
