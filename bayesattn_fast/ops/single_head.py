@@ -3,7 +3,8 @@
     s_ij = scale q_i·k_j,  α_i = softmax(s_i),  o_i = Σ_j α_ij v_j,  p_i = softmax(W_Oᵀ o_i),  L = −mean_i ln p_i(y_i)
 
 The definition, with every closed form, is kernels/single_head/reference.py. Source: "Gradient Dynamics of Attention",
-arXiv 2512.22473. Nothing quadratic in the number of positions is kept; float64 and CUDA tensors are the reference's.
+arXiv 2512.22473. Nothing quadratic in the number of positions is kept, but by the reference, which serves float64 and
+heads wider than the kernels take.
 """
 
 import math
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ..backends import resolve
+from ..backends import current, resolve
 from ..kernels.single_head import reference
 from ..kernels.single_head.reference import Dense, HeadStep, Statistics, WeightStep
 
@@ -51,14 +52,20 @@ class Training(NamedTuple):
     """(E, R)."""
 
 
-def _implementation(like: Tensor) -> ModuleType:
-    served = "reference"
-    if like.dtype == torch.float32 and like.device.type == "cpu":
-        served = resolve("single_head", like.device)
+def _implementation(like: Tensor, *sizes: int) -> ModuleType:
+    """The kernels that take tensors like this one and heads of these sizes; the reference where none do."""
+    if like.dtype != torch.float32 or like.device.type not in ("cpu", "cuda"):
+        return reference
+    served = resolve("single_head", like.device)
     if served == "cpu":
         from ..kernels.single_head import native
 
         return native
+    if served == "triton":
+        from ..kernels.single_head import forward, problem
+
+        if problem.takes(*sizes) or current() == "triton":
+            return forward
     return reference
 
 
@@ -170,7 +177,8 @@ def attention_cross_entropy(
     Raises ValueError naming the argument whose shape, dtype or range does not fit."""
     full = _check_head(q, k, v, w_out, targets)
     with torch.no_grad():
-        step = _implementation(full[0]).attention_cross_entropy(*full, causal, _scale(scale, q.shape[-1]), statistics)
+        kernels = _implementation(full[0], q.shape[-1], v.shape[-1], w_out.shape[-1])
+        step = kernels.attention_cross_entropy(*full, causal, _scale(scale, q.shape[-1]), statistics)
     loss = _Loss.apply(*full[:4], step) if torch.is_grad_enabled() else step.loss
     dw_out, found = step.dw_out, step.statistics
     if w_out.dim() == 2:
@@ -217,6 +225,11 @@ def _check_weights(x: Tensor, targets: Tensor, weights: Sequence[Tensor]) -> tup
     return [x, targets, w_q, w_k, w_v, w_out], seeds
 
 
+def _sizes(full: Sequence[Tensor]) -> tuple[int, int, int, int]:
+    """Dx, Dk, Dv, C of x, targets and the weights."""
+    return full[0].shape[3], full[2].shape[2], full[4].shape[2], full[5].shape[2]
+
+
 def single_head_step(
     x: Tensor,
     targets: Tensor,
@@ -235,7 +248,8 @@ def single_head_step(
     Returns WeightStep(loss () or (E,), dw_q, dw_k, dw_v, dw_out). Raises ValueError naming the argument at fault."""
     full, seeds = _check_weights(x, targets, (w_q, w_k, w_v, w_out))
     with torch.no_grad():
-        step = _implementation(full[0]).single_head_step(*full, causal, _scale(scale, w_q.shape[-1]))
+        kernels = _implementation(full[0], *_sizes(full))
+        step = kernels.single_head_step(*full, causal, _scale(scale, w_q.shape[-1]))
     return step if seeds else WeightStep(*(t[0] for t in step))
 
 
@@ -286,7 +300,7 @@ def train_single_head(
         if fresh[1].dim() != full[1].dim():
             raise ValueError("held_out targets must be classes or weights of classes, as targets are")
     limit = 4 * math.log(w_out.shape[-1]) if diverged_above is None else float(diverged_above)
-    trainer = _implementation(full[0])
+    trainer = _implementation(full[0], *_sizes(full))
     train = trainer.train_single_head if hasattr(trainer, "train_single_head") else _train_step_by_step
     weights, loss, records = train(
         full[0], full[1], full[2:], rates.expand(len(full[0]), 4), steps, record_every, limit, fresh, causal,
