@@ -22,6 +22,7 @@ COMMANDS = {
     "dynamics": "how attention moves under gradient descent: em-vs-sgd, toy, two-timescale",
     "bench": "time every op beside its peers and the machine's limits",
     "verify": "compare every op with float64 on this device",
+    "tune": "measure the tiles of the Triton kernels on this GPU",
     "reproduce": "the papers' tables and figures, claim by claim",
     "tunnels": "list the wind tunnels, their sizes, what each tests",
     "doctor": "versions, devices, compiler, and which implementation serves each op",
@@ -57,6 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     try:
         with _quitting_at_once():
+            # torch's allocator then asks for large pages: steps with large activations take up to a tenth less time.
+            os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
             require_torch()
             from . import extensions
             from .commands.parsing import UsageError, known

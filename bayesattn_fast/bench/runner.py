@@ -103,9 +103,9 @@ class Checked:
     rows: dict[str, Row]
 
 
-def check(case: Case, device: torch.device, seed: int, *, peers: bool = True) -> Checked:
-    """Everyone's results against float64, at the case's checked sizes; or ours alone, at its full size."""
-    shape = {**case.shape, **case.checked} if peers else case.shape
+def check(case: Case, device: torch.device, seed: int, *, peers: bool = True, full: bool = False) -> Checked:
+    """Everyone's results against float64, or ours alone, at the case's checked sizes or at its full ones."""
+    shape = case.shape if full else {**case.shape, **case.checked}
     prepared = case.prepare(Draw.of(seed, device, case.dtype, peers=peers), shape)
     exact = prepared.exact()
     errors: dict[str, float] = {}

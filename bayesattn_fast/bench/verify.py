@@ -40,7 +40,7 @@ def _row(case: Case, device: torch.device, seed: int) -> Row:
     except BackendUnavailable as reason:
         return Row.of(case, OURS, MISSING, reason=str(reason))
     try:
-        checked = check(case, device, seed, peers=False)
+        checked = check(case, device, seed, peers=False, full=True)
     except Exception as error:  # one op that cannot be tried must not hide the others
         return Row.of(case, OURS, FAILED, served=by, reason=one_line(error))
     return checked.rows.get(OURS) or Row.of(case, OURS, RIGHT, served=by, error=checked.errors[OURS])
