@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export OMP_WAIT_POLICY ?= PASSIVE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test slow lint types bench sizes clean
+.PHONY: help demo test slow lint types docs bench sizes clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ lint: $(VENV)/.installed  ## ruff: lint and format
 types: $(VENV)/.installed  ## mypy
 	$(BIN)/mypy
 
+docs: $(VENV)/.installed  ## the documentation, into docs/_build; a warning is an error
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build
+
 bench: $(VENV)/.installed  ## kernel benchmarks beside their peers
 	@for file in bench/bench_*.py; do name=$$(basename $$file .py); echo "== $$name"; $(BIN)/python -m bench.$$name || exit 1; done
 
@@ -41,4 +44,4 @@ sizes:  ## median and 90th percentile of file lengths
 	  awk '{n[NR]=$$1; f[NR]=$$2} END {printf "files %d  median %d  p90 %d  longest %d %s\n", NR, n[int((NR+1)/2)], n[int(NR*0.9+0.5)], n[NR], f[NR]}'
 
 clean:  ## remove the environment and the caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist docs/_build *.egg-info

@@ -10,8 +10,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from . import analysis, evaluation, integrations, models, posteriors, statistics, training, tunnels  # noqa: F401
     from .api import Run, train
     from .backends import backend
+    from .models import register_model
     from .ops.attention import attention, attention_dynamics, record_dynamics, scaled_dot_product_attention
     from .ops.causal_conv1d import causal_conv1d_fn
     from .ops.selective_scan import selective_scan_fn, selective_state_update
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
         recall_predictive,
         regression_predictive,
     )
+    from .tunnels import register_tunnel
 
 __version__ = "0.1.0"
 
@@ -41,6 +44,8 @@ _HOMES = {
     "patch": "patching",
     "recall_predictive": "posteriors",
     "record_dynamics": "ops.attention",
+    "register_model": "models",
+    "register_tunnel": "tunnels",
     "regression_predictive": "posteriors",
     "scaled_dot_product_attention": "ops.attention",
     "selective_scan_fn": "ops.selective_scan",
@@ -50,6 +55,8 @@ _HOMES = {
     "train_single_head": "ops.single_head",
     "unpatch": "patching",
 }
+# Packages whose own __all__ is public too: `bayesattn_fast.tunnels` needs no import of its own.
+_PACKAGES = ("analysis", "evaluation", "integrations", "models", "posteriors", "statistics", "training", "tunnels")
 __all__ = [
     "Run",
     "__version__",
@@ -64,6 +71,8 @@ __all__ = [
     "patch",
     "recall_predictive",
     "record_dynamics",
+    "register_model",
+    "register_tunnel",
     "regression_predictive",
     "scaled_dot_product_attention",
     "selective_scan_fn",
@@ -89,6 +98,9 @@ def require_torch(oldest: tuple[int, int] = (2, 11)) -> None:
 
 
 def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        require_torch()
+        return importlib.import_module(f".{name}", __name__)
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     require_torch()
@@ -96,4 +108,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_PACKAGES})

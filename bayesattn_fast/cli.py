@@ -19,14 +19,16 @@ COMMANDS = {
     "compare": "several runs side by side",
     "sweep": "many seeds of many cells: tunnels × models × settings, here or on Ray",
     "stats": "statistics of a sweep: intervals, profiles, comparisons, steps to a threshold",
-    "dynamics": "how attention moves under gradient descent: em-vs-sgd, toy",
+    "dynamics": "how attention moves under gradient descent: em-vs-sgd, toy, two-timescale",
     "bench": "time every op beside its peers and the machine's limits",
+    "verify": "compare every op with float64 on this device",
+    "tune": "measure the tiles of the Triton kernels on this GPU",
     "reproduce": "the papers' tables and figures, claim by claim",
     "tunnels": "list the wind tunnels, their sizes, what each tests",
     "doctor": "versions, devices, compiler, and which implementation serves each op",
 }
 
-OVERVIEW = """usage: bayesattn COMMAND [flags]
+OVERVIEW = """usage: bayesattn [--load FILE] COMMAND [flags]
 
 Train sequence models on tasks whose exact posterior is known, and compare them with it.
 
@@ -39,7 +41,8 @@ examples:
   bayesattn train hmm --model lstm --seeds 0:8 --out runs/hmm-lstm
   bayesattn compare runs/bijection-transformer runs/bijection-lstm
 
-bayesattn COMMAND --help explains the flags of a command."""
+bayesattn COMMAND --help explains the flags of a command.
+--load FILE imports a Python file first: tunnels and models that it registers exist then."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,9 +58,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     try:
         with _quitting_at_once():
+            # torch's allocator then asks for large pages: steps with large activations take up to a tenth less time.
+            os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
             require_torch()
-            from .commands.parsing import known
+            from . import extensions
+            from .commands.parsing import UsageError, known
 
+            while words[0] == "--load":
+                if len(words) < 3:
+                    raise UsageError("--load takes a Python file, and a command after it")
+                extensions.add(words[1:2])
+                words = words[2:]
+            extensions.load()
             command = known(words[0], COMMANDS, "command")
             module = importlib.import_module(f".commands.{command}", __package__)
         return module.main(words[1:])

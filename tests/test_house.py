@@ -29,7 +29,7 @@ FLOORS = [
     {"tunnels"},
     {"posteriors"},
     {"ops"},
-    {"backends", "storage"},
+    {"backends", "extensions", "storage"},
     {"kernels"},
 ]
 FLOOR_OF = {unit: floor for floor, units in enumerate(FLOORS) for unit in units}

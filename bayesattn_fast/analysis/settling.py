@@ -36,8 +36,14 @@ def settling(
     return Settling(steps[frame], steps[precision], left)
 
 
+def settled_from(values: Sequence[float], limit: float) -> int | None:
+    """First index from which on every value is below `limit`, None where the last one is not."""
+    at_or_above = [i for i, value in enumerate(values) if not value < limit]
+    first = at_or_above[-1] + 1 if at_or_above else 0
+    return first if first < len(values) else None
+
+
 def _settled(values: Sequence[float], share: float) -> int:
-    """First index from which on all values stay below the share of the first one."""
-    limit = share * values[0]
-    above = [i for i, value in enumerate(values) if value > limit]
-    return min(above[-1] + 1 if above else 0, len(values) - 1)
+    """The same for a share of the first value; the last index where nothing moves or all of it does until the end."""
+    found = settled_from(values, share * values[0])
+    return len(values) - 1 if found is None else found

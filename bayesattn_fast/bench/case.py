@@ -9,7 +9,8 @@ from torch import Tensor
 from .limits import Cost
 
 OURS = "ours"
-SIZES = ("tunnel", "llm")
+SIZES = ("tunnel", "llm", "curve", "verify")
+"""What a size is for: a wind tunnel, a language model, a point of a speed-against-length curve, correctness alone."""
 Results = Sequence[Tensor]
 Shape = Mapping[str, int]
 
@@ -20,15 +21,16 @@ class Missing(Exception):
 
 @dataclass(frozen=True)
 class Draw:
-    """Fresh random inputs: where they lie, of what dtype, and from which seed."""
+    """Fresh random inputs: where they lie, of what dtype, and from which seed; peers: whether others take part."""
 
     device: torch.device
     dtype: torch.dtype
     generator: torch.Generator
+    peers: bool = True
 
     @classmethod
-    def of(cls, seed: int, device: torch.device, dtype: torch.dtype) -> "Draw":
-        return cls(device, dtype, torch.Generator().manual_seed(seed))
+    def of(cls, seed: int, device: torch.device, dtype: torch.dtype, *, peers: bool = True) -> "Draw":
+        return cls(device, dtype, torch.Generator().manual_seed(seed), peers)
 
     def normal(self, *shape: int) -> Tensor:
         """N(0, 1)."""
@@ -58,9 +60,13 @@ class Contender:
     share: float = 1.0
     looser: float = 1.0
 
+    def errors(self, exact: Results) -> list[float]:
+        """The relative error of every result of one call."""
+        return relative_errors(as_tuple(self.run()), self.exact(exact) if self.exact else exact)
+
     def error(self, exact: Results) -> float:
         """The largest relative error of one call."""
-        return relative_error(as_tuple(self.run()), self.exact(exact) if self.exact else exact)
+        return max(self.errors(exact))
 
 
 @dataclass(frozen=True)
@@ -78,7 +84,7 @@ class Case:
 
     shape: letters to sizes; checked: the sizes that are smaller when results are compared with float64.
     amount: how many `unit` one call works on. tolerance: largest relative error ‖x − exact‖ / ‖exact‖ of any result.
-    curve: where this is one point of a speed-against-length curve, the letter of the length.
+    curve: where this is one point of a speed-against-length curve, the letter of the length. results: their names.
     """
 
     op: str
@@ -94,6 +100,7 @@ class Case:
     checked: Shape = field(default_factory=dict)
     curve: str = ""
     devices: tuple[str, ...] = ("cpu", "cuda")
+    results: tuple[str, ...] = ()
 
     @property
     def precision(self) -> str:
@@ -124,14 +131,15 @@ def as_tuple(value: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
-def relative_error(found: Results, exact: Results) -> float:
-    """The largest ‖x − e‖ / ‖e‖ over results, in float64; infinite where a shape differs or a number is not finite."""
-    worst = 0.0
-    for x, e in zip(found, exact, strict=True):
-        x, e = x.detach().to("cpu", torch.float64), e.detach().to("cpu", torch.float64)
-        if x.shape != e.shape:
-            return float("inf")
-        size = float(e.norm())
-        error = float((x - e).norm()) / (size if size > 0 else 1.0)
-        worst = max(worst, error if error == error else float("inf"))
-    return worst
+def relative_errors(found: Results, exact: Results) -> list[float]:
+    """‖x − e‖ / ‖e‖ of every result, in float64; infinite where a shape differs or a number is not finite."""
+    return [_relative_error(x, e) for x, e in zip(found, exact, strict=True)]
+
+
+def _relative_error(x: Tensor, e: Tensor) -> float:
+    x, e = x.detach().to("cpu", torch.float64), e.detach().to("cpu", torch.float64)
+    if x.shape != e.shape:
+        return float("inf")
+    size = float(e.norm())
+    error = float((x - e).norm()) / (size if size > 0 else 1.0)
+    return error if error == error else float("inf")

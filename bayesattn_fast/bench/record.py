@@ -13,6 +13,8 @@ from .timing import NOISY
 
 FORMAT = 1
 TIMED, REFUSED, FAILED, MISSING = "timed", "refused", "failed", "missing"
+RIGHT = "right"
+"""Compared with float64 and not timed (verify.py)."""
 
 
 @dataclass(frozen=True)

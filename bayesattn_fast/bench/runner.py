@@ -7,7 +7,7 @@ import gc
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -19,8 +19,8 @@ from .memory import peak_bytes
 from .record import FAILED, MISSING, REFUSED, TIMED, Record, Row
 from .timing import Measure, Run, choose, interleaved
 
-OnCase = Callable[[int, int, str, list[Row]], None]
-"""Called after each case: how many are done, of how many, its name, its rows."""
+OnCase = Callable[[int, int, str, Record], None]
+"""Called after each case: how many are done, of how many, its name, and the record so far."""
 
 
 @dataclass(frozen=True)
@@ -41,17 +41,18 @@ def run(cases: Iterable[Case], settings: Settings, on_case: OnCase | None = None
     """Every case that `settings.device` can take, in order."""
     cases = [case for case in cases if settings.device.type in case.devices]
     seed = int.from_bytes(os.urandom(4), "little") if settings.seed is None else settings.seed
-    rows: list[Row] = []
     with _threads(settings.threads):
         threads = torch.get_num_threads()
         clock, measure = choose(settings.device, threads)
-        found, limits = environment(settings.device), measure_limits(settings.device, threads)
+        limits = measure_limits(settings.device, threads)
+        kept = {"clock": clock, "seed": seed, "budget_s": settings.budget_s, "rounds": settings.rounds}
+        record = Record(environment(settings.device), limits.to_dict(), kept)
         for done, case in enumerate(cases, 1):
-            rows += (made := measure_case(case, settings, seed, limits, measure))
+            rows = measure_case(case, settings, seed, limits, measure)
+            record = replace(record, rows=(*record.rows, *rows))
             if on_case:
-                on_case(done, len(cases), case.name, made)
-    kept = {"clock": clock, "seed": seed, "budget_s": settings.budget_s, "rounds": settings.rounds}
-    return Record(found, limits.to_dict(), kept, tuple(rows))
+                on_case(done, len(cases), case.name, record)
+    return record
 
 
 def measure_case(case: Case, settings: Settings, seed: int, limits: Limits, measure: Measure) -> list[Row]:
@@ -60,7 +61,7 @@ def measure_case(case: Case, settings: Settings, seed: int, limits: Limits, meas
         return list(_rows(case, settings, seed, limits, measure))
     except Exception as error:
         if isinstance(error, MemoryError | RuntimeError | ValueError | TypeError | AssertionError | ArithmeticError):
-            return [Row.of(case, OURS, FAILED, reason=_one_line(error))]
+            return [Row.of(case, OURS, FAILED, reason=one_line(error))]
         raise
     finally:
         gc.collect()
@@ -86,7 +87,7 @@ def _rows(case: Case, settings: Settings, seed: int, limits: Limits, measure: Me
     ours_ms = timings[OURS].median / contenders[OURS].share
     for name, timing in timings.items():
         yield Row.of(
-            case, name, TIMED, served=_served(case, settings.device) if name == OURS else "",
+            case, name, TIMED, served=served(case, settings.device) if name == OURS else "",
             error=checked.errors[name], best=timing.best, p20=timing.p20, median=timing.median, p80=timing.p80,
             runs=timing.runs, share=contenders[name].share, ratio=timing.median / contenders[name].share / ours_ms,
             floor_ms=1e3 * floor.seconds, limit=floor.limit, samples=timing.samples,
@@ -102,25 +103,34 @@ class Checked:
     rows: dict[str, Row]
 
 
-def check(case: Case, device: torch.device, seed: int) -> Checked:
-    """Everyone's results against float64, at the case's checked sizes."""
-    prepared = case.prepare(Draw.of(seed, device, case.dtype), {**case.shape, **case.checked})
+def check(case: Case, device: torch.device, seed: int, *, peers: bool = True, full: bool = False) -> Checked:
+    """Everyone's results against float64, or ours alone, at the case's checked sizes or at its full ones."""
+    shape = case.shape if full else {**case.shape, **case.checked}
+    prepared = case.prepare(Draw.of(seed, device, case.dtype, peers=peers), shape)
     exact = prepared.exact()
     errors: dict[str, float] = {}
     rows = {name: Row.of(case, name, MISSING, reason=reason) for name, reason in prepared.missing.items()}
     for name, contender in prepared.contenders.items():
+        if name != OURS and not peers:
+            continue
         allowed = case.tolerance * contender.looser
         try:
-            found = contender.error(exact)
+            each = contender.errors(exact)
         except Exception as error:
-            rows[name] = Row.of(case, name, FAILED, reason=_one_line(error))
+            rows[name] = Row.of(case, name, FAILED, reason=one_line(error))
             continue
-        if found <= allowed:
-            errors[name] = found
+        if max(each) <= allowed:
+            errors[name] = max(each)
         else:
-            reason = f"relative error {found:.2g}, allowed {allowed:.2g}: not timed"
-            rows[name] = Row.of(case, name, REFUSED, reason=reason, error=found)
+            reason = f"relative error {max(each):.2g}{_of_what(case, each)}, allowed {allowed:.2g}"
+            rows[name] = Row.of(case, name, REFUSED, reason=reason, error=max(each))
     return Checked(errors, rows)
+
+
+def _of_what(case: Case, errors: list[float]) -> str:
+    """The name of the result that errs most, " of dk", where the case names its results."""
+    named = dict(zip(errors, case.results, strict=False))
+    return f" of {named[max(errors)]}" if len(errors) == len(case.results) else ""
 
 
 def _disagreement(case: Case, contenders: dict[str, Contender]) -> str:
@@ -134,12 +144,13 @@ def _disagreement(case: Case, contenders: dict[str, Contender]) -> str:
     return "" if found <= allowed else f"differs from {name} by {found:.2g} at full size, allowed {allowed:.2g}"
 
 
-def _served(case: Case, device: torch.device) -> str:
+def served(case: Case, device: torch.device) -> str:
     """Which implementation serves the op; empty for what is not an op, such as training."""
     return backends.resolve(case.op, device) if case.op in backends.ops() else ""
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """An exception as a reason: its kind and its message."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 

@@ -12,11 +12,11 @@ from .parsing import UsageError, device_of, known, parse
 from .results import print_json, print_tables
 
 if TYPE_CHECKING:
-    from ..bench.record import Record, Row
+    from ..bench.record import Record
 
 EXAMPLES = """examples:
   bayesattn bench attention
-  bayesattn bench --sizes tunnel --save runs/bench
+  bayesattn bench --sizes tunnel --curves --save runs/bench
   bayesattn bench hmm --against runs/bench/results.json"""
 
 
@@ -31,11 +31,13 @@ class Bench:
     ops: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
     """Which ops; all where none is named."""
     sizes: Literal["tunnel", "llm", "all"] = "tunnel"
-    """Sizes of wind tunnels, of language models, or both."""
+    """Sizes of wind tunnels, of language models, or both and the curves."""
+    curves: bool = False
+    """Attention, the selective scan and the HMM filter at a series of lengths, too."""
     device: str = ""
     """cpu, cuda or cuda:N; the GPU where there is one and nothing is named."""
     save: str = ""
-    """Folder for results.json and results.csv."""
+    """Folder for results.json, results.csv, report.html and its pictures: a roofline, and speed against length."""
     against: str = ""
     """results.json of an earlier run on the same machine: what became slower, and whether that is chance."""
     threads: int = 1
@@ -52,6 +54,7 @@ class Bench:
 def main(words: list[str]) -> int:
     from ..bench import record as records
     from ..bench.cases import OPS, cases_of
+    from ..bench.page import write_page
     from ..bench.runner import Settings, run
 
     about = f"{Bench.__doc__}\n\n{EXAMPLES}"
@@ -64,22 +67,27 @@ def main(words: list[str]) -> int:
     if flags.save:
         Path(flags.save).mkdir(parents=True, exist_ok=True)  # refused now, not after minutes of timing
     settings = Settings(device_of(flags.device), flags.threads, flags.budget, seed=flags.seed)
-    found = run(cases_of(flags.ops, flags.sizes), settings, _progress())
+    found = run(cases_of(flags.ops, flags.sizes, curves=flags.curves), settings, _progress(flags.save))
     if flags.save:
-        records.save(found, Path(flags.save))
+        page = write_page(found, Path(flags.save))
     if flags.json:
         print_json(records.as_dict(found))
     else:
         _print(found)
+    if flags.save:
+        print(f"report: {page}", file=sys.stderr if flags.json else sys.stdout)
     worse = _compare(before, found, sys.stderr if flags.json else sys.stdout) if before else False
     return 1 if worse or found.faults else 0
 
 
-def _progress() -> "Callable[[int, int, str, list[Row]], None]":
-    """A line a case on stderr."""
+def _progress(save: str) -> "Callable[[int, int, str, Record], None]":
+    """A line a case on stderr; what is done is kept, whatever comes after."""
+    from ..bench import record as records
 
-    def on_case(done: int, count: int, name: str, rows: "list[Row]") -> None:
+    def on_case(done: int, count: int, name: str, found: "Record") -> None:
         print(f"[{done}/{count}] {name}", file=sys.stderr, flush=True)
+        if save:
+            records.save(found, Path(save))
 
     return on_case
 

@@ -11,7 +11,6 @@ the way, and what comes out is compared with its checkpoint. Source: "Gradient D
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,9 +18,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..kernels.single_head.reference import responsibilities
+from ..analysis import captured, pattern
+from ..analysis.settling import settled_from
 from ..models import value_rows
-from ..models.transformer import Attention
 from ..ops.attention_record import record_dynamics
 from ..storage import read_json, read_table, write_json, write_table
 from ..training import Engine, watch
@@ -40,7 +39,8 @@ class Probing:
     """How a run is probed."""
 
     probes: int = 40
-    """Steps to look at, closer together at the start; the first and the last are always among them."""
+    """Steps to look at: half of them at even distances, half closer together at the start; the first and the last are
+    always among them."""
     sequences: int = 16
     """Held-out sequences of each seed."""
 
@@ -50,9 +50,11 @@ class Probing:
                 raise ValueError(f"{name} must be at least {least}; got {getattr(self, name)}")
 
     def steps(self, last: int) -> list[int]:
-        """0, then steps at even ratios up to `last`, each once."""
-        ratio = last ** (1 / (self.probes - 2))
-        return sorted({0, last, *(min(last, round(ratio**i)) for i in range(self.probes - 1))})
+        """0, `last`, and steps at even distances and at even ratios between them, each once."""
+        even = self.probes // 2
+        ratio = last ** (1 / max(1, self.probes - even - 2))
+        early = (round(ratio**i) for i in range(self.probes - even - 1))
+        return sorted({0, last, *(round(last * i / even) for i in range(even)), *(min(last, step) for step in early)})
 
 
 class Head(NamedTuple):
@@ -91,13 +93,17 @@ def replay(
         raise ValueError(f"{folder} holds a {config.model.model}; two-timescale takes runs of transformers")
     if last < 2:
         raise ValueError(f"{folder} stands at step {last}; two-timescale takes runs of at least 2 steps")
-    kept, mine = folder / FOLDER / "replay.json", {"of": fingerprint(config), "step": last, **vars(probing)}
+    alive = [seed not in {int(dead) for dead in read_state(folder)["diverged"]} for seed in config.seeds]
+    if not any(alive):
+        raise ValueError(f"every seed of {folder} diverged: there is nothing that settles")
+    wanted = probing.steps(last)
+    kept = folder / FOLDER / "replay.json"
+    mine = {"of": fingerprint(config), "steps": wanted, "sequences": probing.sequences}
     if kept.exists() and (found := read_json(kept)).get("settings") == mine:
         return Replay(read_table(folder / FOLDER / "distances.parquet"), float(found["drift"]))
     batch = config.tunnel.sample(config.seeds, 0, probing.sequences, stream=Stream.HELD_OUT, device=device)
     end, engine = probe(trained, batch), Engine(config, device)
     rows: list[dict[str, Any]] = []
-    wanted = set(probing.steps(last))
     for step in range(last + 1):
         if step in wanted:
             rows += _rows(engine, step, probe(engine, batch), end)
@@ -105,11 +111,8 @@ def replay(
                 on_step(step, last)
         if step < last:
             engine.update()
-    alive = [seed not in {int(dead) for dead in read_state(folder)["diverged"]} for seed in config.seeds]
     drift = max(_drift(a, b, torch.tensor(alive)) for a, b in zip(engine.parameters, trained.parameters, strict=True))
     rows = [row for row in rows if alive[config.seeds.index(row["seed"])]]
-    if not rows:
-        raise ValueError(f"every seed of {folder} diverged: there is nothing that settles")
     kept.parent.mkdir(exist_ok=True)
     write_table(kept.parent / "distances.parquet", rows)
     write_json(kept, {"settings": mine, "drift": drift})
@@ -117,42 +120,20 @@ def replay(
 
 
 def _drift(replayed: Tensor, kept: Tensor, alive: Tensor) -> float:
-    if not bool(alive.any()):
-        return 0.0
     ours, theirs = replayed.detach().cpu()[alive], kept.detach().cpu()[alive]
     return float((ours - theirs).abs().max() / theirs.abs().max().clamp_min(1e-30))
 
 
 def probe(engine: Engine, batch: Batch) -> Head:
     """Routing, values and the record of a backward pass on `batch`; the engine trains on as if it had not been."""
-    model, seeds = engine.model, len(engine.config.seeds)
-    with record_dynamics(model) as record, _projections(engine) as caught:
-        losses = seed_losses(model(batch.inputs), batch, engine.config.training.targets)
+    with record_dynamics(engine.model) as record, captured(engine.model) as seen:
+        losses = seed_losses(engine.model(batch.inputs), batch, engine.config.training.targets)
         losses.sum().backward()
     engine.optimizer.zero_grad(set_to_none=True)
-    alphas, values = [], []
-    for projected, heads in caught:
-        q, k, v = projected.detach().float().unflatten(-1, (3, heads, -1)).permute(3, 0, 1, 4, 2, 5)
-        alphas.append(responsibilities(q, k, True, q.shape[-1] ** -0.5)[1])
-        values.append(v)
-    return Head(alphas, values, watch.summarise(record, seeds, batch.entropy[0].numel()))
-
-
-@contextmanager
-def _projections(engine: Engine) -> Iterator[list[tuple[Tensor, int]]]:
-    """What every layer's projection puts out, (E, B, N, 3d), with the number of heads, in the order of the layers."""
-    caught: list[tuple[Tensor, int]] = []
-
-    def catcher(heads: int) -> Callable[..., None]:
-        return lambda module, arguments, output: caught.append((output, heads))
-
-    layers = [module for module in engine.model.modules() if isinstance(module, Attention)]
-    hooks = [layer.qkv.register_forward_hook(catcher(layer.heads)) for layer in layers]
-    try:
-        yield caught
-    finally:
-        for hook in hooks:
-            hook.remove()
+    layers = sorted(seen.queries)
+    alphas = [pattern(seen.queries[layer].float(), seen.keys[layer].float()) for layer in layers]
+    watched = watch.summarise(record, len(engine.config.seeds), batch.entropy[0].numel())
+    return Head(alphas, [seen.values[layer].float() for layer in layers], watched)
 
 
 def routing_distance(alpha: Tensor, end: Tensor) -> Tensor:
@@ -180,13 +161,8 @@ def _rows(engine: Engine, step: int, now: Head, end: Head) -> Iterator[dict[str,
 def settled_at(steps: Sequence[int], distances: Sequence[float], threshold: float) -> int | None:
     """The first step from which on every distance is below `threshold`; None where only the last one is, which is 0
     by definition and says nothing."""
-    found = None
-    for step, distance in zip(steps, distances, strict=True):
-        if not distance < threshold:
-            found = None
-        elif found is None:
-            found = step
-    return None if found == steps[-1] else found
+    found = settled_from(distances, threshold)
+    return None if found is None or found == len(steps) - 1 else steps[found]
 
 
 class Settled(NamedTuple):

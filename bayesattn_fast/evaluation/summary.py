@@ -26,6 +26,12 @@ class Interval:
     high: float | None
     seeds: int
 
+    def __str__(self) -> str:
+        seeds = f"{self.seeds} seed{'' if self.seeds == 1 else 's'}"
+        if self.high is None:
+            return f"{self.mean:.3g} ({seeds})"
+        return f"{self.mean:.3g} ± {self.high - self.mean:.2g} (95 % interval, {seeds})"
+
 
 def interval(values: Sequence[float]) -> Interval:
     """Mean and 95 % t-interval of one number per seed; NaN, the mark of a diverged seed, is left out.

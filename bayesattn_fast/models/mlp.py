@@ -10,6 +10,8 @@ from .transformer import MLP
 class MLPBlock(nn.Module):
     """x + MLP(norm x) at every position apart."""
 
+    needs_positions = True
+
     def __init__(self, seeds: int, config: ModelConfig) -> None:
         super().__init__()
         self.ln, self.mlp = LayerNorm(seeds, config.d_model), MLP(seeds, config)

@@ -6,7 +6,6 @@ Module names follow TransformerLens (embed, pos_embed, blocks.0.attn, ln_final, 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,15 +14,13 @@ from ..tunnels.protocol import Tunnel
 from .ensemble import Embedding, LayerNorm, Linear
 from .initial import normal_weights, sinusoids
 
-ModelName = Literal["transformer", "mamba", "lstm", "mlp"]
-
 
 @dataclass(frozen=True)
 class ModelConfig:
     """Sizes of a model."""
 
-    model: ModelName = "transformer"
-    """Architecture."""
+    model: str = "transformer"
+    """Architecture: transformer, mamba, lstm, mlp, or one that was registered."""
     layers: int = 2
     """Number of residual blocks."""
     d_model: int = 64
@@ -63,9 +60,8 @@ class SequenceModel(nn.Module):
             assert tunnel.input_size is not None
             self.embed = Linear(count, tunnel.input_size, width)
         # Recurrent models know their position; the others have to be told.
-        self.pos_embed = (
-            nn.Parameter(torch.empty(count, self.rows, width)) if config.model in ("transformer", "mlp") else None
-        )
+        told = getattr(block, "needs_positions", False)
+        self.pos_embed = nn.Parameter(torch.empty(count, self.rows, width)) if told else None
         self.blocks = nn.ModuleList(block(count, config) for _ in range(config.layers))
         self.ln_final = LayerNorm(count, width)
         self.unembed = Linear(count, width, tunnel.classes)

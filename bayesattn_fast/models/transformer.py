@@ -53,6 +53,8 @@ class MLP(nn.Module):
 class TransformerBlock(nn.Module):
     """One residual block."""
 
+    needs_positions = True
+
     def __init__(self, seeds: int, config: ModelConfig) -> None:
         super().__init__()
         self.ln1, self.attn = LayerNorm(seeds, config.d_model), Attention(seeds, config)

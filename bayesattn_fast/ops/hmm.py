@@ -1,7 +1,7 @@
 """The differentiable launcher of the HMM filter: posterior, predictive, evidence and entropy in one pass.
 
 `posteriors.hmm_filter` is the public function; the definition is kernels/hmm/reference.py, and the gradients are its
-reverse mode, written out in kernels/hmm/backward.h.
+reverse mode, written out in kernels/hmm/backward.h and backward.py.
 """
 
 from typing import Any
@@ -42,7 +42,12 @@ def plain_filter(
 def launch(
     transition: Tensor, emission: Tensor, observations: Tensor, initial: Tensor, lengths: Maybe, validate: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The native filter's results and status () int64; arguments of posteriors.hmm_filter, initial (B, S) or (S,)."""
+    """The filter's results and status () int64; arguments of posteriors.hmm_filter, initial (B, S) or (S,).
+
+    The Triton kernels look for nothing to refuse: their caller has checked, and their status is 0.
+    """
+    if resolve("hmm", transition.device) == "triton":
+        return *_triton_filter(transition, emission, observations, initial, lengths), observations.new_zeros(())
     fields, status = native.hmm_filter(transition, emission, observations, initial, lengths, validate)
     return (*fields, torch.tensor(status))
 
@@ -71,7 +76,14 @@ def launch_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of transition, emission and initial, in their shapes, for the upstream gradients of the results."""
     upstream = (u_posterior, u_predictive, u_evidence, u_entropy)
-    gradients = native.hmm_filter_backward(upstream, transition, emission, observations, initial, lengths, posterior)
+    rest = (transition, emission, observations, initial, lengths, posterior)
+    gradients: tuple[Tensor, Tensor, Tensor]
+    if resolve("hmm", transition.device) == "triton":
+        from ..kernels.hmm import backward
+
+        gradients = backward.hmm_filter_backward(upstream, *rest)
+    else:
+        gradients = native.hmm_filter_backward(upstream, *rest)
     inputs = (transition, emission, initial)
     pairs = zip(inputs, gradients, strict=True)
     return tuple(g if x.dim() == g.dim() else g.sum(0) for x, g in pairs)  # type: ignore[return-value]
@@ -200,29 +212,35 @@ def hmm_filter(
     validate: bool,
     out: tuple[Tensor, Tensor, Tensor, Tensor] | None = None,
 ) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], int | Tensor]:
-    """The native filter, differentiable in transition, emission and initial; see posteriors.hmm_filter.
+    """The native or the Triton filter, differentiable in transition, emission and initial; see posteriors.hmm_filter.
 
-    Returns posterior, predictive, log_evidence and entropy, and the status bits of kernels/_native/problem.py.
+    Returns posterior, predictive, log_evidence and entropy, and the status bits of kernels/_native/problem.py, which
+    only the native kernels set. `out` is for them alone.
     """
-    if out is not None or not _transformed(transition, emission, initial):
-        return native.hmm_filter(transition, emission, observations, initial, lengths, validate, out)
-    *fields, status = _Filter.apply(transition, emission, observations, initial, lengths, validate)
-    return (*fields,), status
+    if out is None and _transformed(transition, emission, initial):
+        *fields, status = _Filter.apply(transition, emission, observations, initial, lengths, validate)
+        return (*fields,), status
+    if resolve("hmm", transition.device) == "triton":
+        return _triton_filter(transition, emission, observations, initial, lengths), 0
+    return native.hmm_filter(transition, emission, observations, initial, lengths, validate, out)
 
 
 def by_triton(*inputs: Tensor) -> bool:
-    """True where the Triton filter takes these matrices: float32, and no gradient is wanted."""
-    single = all(x.dtype == torch.float32 for x in inputs)
-    return single and resolve("hmm", inputs[0].device) == "triton" and not _transformed(*inputs)
+    """True where the Triton filter takes transition, emission, …: float32, and sizes that fit its registers."""
+    if resolve("hmm", inputs[0].device) != "triton" or any(x.dtype != torch.float32 for x in inputs):
+        return False
+    from ..kernels.hmm import backward, forward
+
+    kernel = backward if _transformed(*inputs) else forward
+    return kernel.takes(*inputs[1].shape[-2:])
 
 
-def triton_filter(
+def _triton_filter(
     transition: Tensor, emission: Tensor, observations: Tensor, initial: Tensor, lengths: Maybe
-) -> tuple[Tensor, ...]:
-    """posterior, predictive, log_evidence and entropy by the Triton kernel; arguments have been checked."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     from ..kernels.hmm import forward
 
-    return tuple(forward.hmm_filter(transition, emission, observations, initial, lengths))
+    return forward.hmm_filter(transition, emission, observations, initial, lengths)
 
 
 def _transformed(*inputs: Tensor) -> bool:

@@ -3,7 +3,8 @@
     s_ij = scale q_i·k_j,  α_i = softmax(s_i),  o_i = Σ_j α_ij v_j,  p_i = softmax(W_Oᵀ o_i),  L = −mean_i ln p_i(y_i)
 
 The definition, with every closed form, is kernels/single_head/reference.py. Source: "Gradient Dynamics of Attention",
-arXiv 2512.22473. Nothing quadratic in the number of positions is kept; float64 and CUDA tensors are the reference's.
+arXiv 2512.22473. Nothing quadratic in the number of positions is kept, but by the reference, which serves float64 and
+heads wider than the kernels take.
 """
 
 import math
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ..backends import resolve
+from ..backends import current, resolve
 from ..kernels.single_head import reference
 from ..kernels.single_head.reference import Dense, HeadStep, Statistics, WeightStep
 
@@ -51,14 +52,20 @@ class Training(NamedTuple):
     """(E, R)."""
 
 
-def _implementation(like: Tensor) -> ModuleType:
-    served = "reference"
-    if like.dtype == torch.float32 and like.device.type == "cpu":
-        served = resolve("single_head", like.device)
+def _implementation(like: Tensor, *sizes: int) -> ModuleType:
+    """The kernels that take tensors like this one and heads of these sizes; the reference where none do."""
+    if like.dtype != torch.float32 or like.device.type not in ("cpu", "cuda"):
+        return reference
+    served = resolve("single_head", like.device)
     if served == "cpu":
         from ..kernels.single_head import native
 
         return native
+    if served == "triton":
+        from ..kernels.single_head import forward, problem
+
+        if problem.takes(*sizes) or current() == "triton":
+            return forward
     return reference
 
 
@@ -170,7 +177,8 @@ def attention_cross_entropy(
     Raises ValueError naming the argument whose shape, dtype or range does not fit."""
     full = _check_head(q, k, v, w_out, targets)
     with torch.no_grad():
-        step = _implementation(full[0]).attention_cross_entropy(*full, causal, _scale(scale, q.shape[-1]), statistics)
+        kernels = _implementation(full[0], q.shape[-1], v.shape[-1], w_out.shape[-1])
+        step = kernels.attention_cross_entropy(*full, causal, _scale(scale, q.shape[-1]), statistics)
     loss = _Loss.apply(*full[:4], step) if torch.is_grad_enabled() else step.loss
     dw_out, found = step.dw_out, step.statistics
     if w_out.dim() == 2:
@@ -217,6 +225,11 @@ def _check_weights(x: Tensor, targets: Tensor, weights: Sequence[Tensor]) -> tup
     return [x, targets, w_q, w_k, w_v, w_out], seeds
 
 
+def _sizes(full: Sequence[Tensor]) -> tuple[int, int, int, int]:
+    """Dx, Dk, Dv, C of x, targets and the weights."""
+    return full[0].shape[3], full[2].shape[2], full[4].shape[2], full[5].shape[2]
+
+
 def single_head_step(
     x: Tensor,
     targets: Tensor,
@@ -235,7 +248,8 @@ def single_head_step(
     Returns WeightStep(loss () or (E,), dw_q, dw_k, dw_v, dw_out). Raises ValueError naming the argument at fault."""
     full, seeds = _check_weights(x, targets, (w_q, w_k, w_v, w_out))
     with torch.no_grad():
-        step = _implementation(full[0]).single_head_step(*full, causal, _scale(scale, w_q.shape[-1]))
+        kernels = _implementation(full[0], *_sizes(full))
+        step = kernels.single_head_step(*full, causal, _scale(scale, w_q.shape[-1]))
     return step if seeds else WeightStep(*(t[0] for t in step))
 
 
@@ -260,17 +274,18 @@ def train_single_head(
     x (E, N, Dx) or (E, B, N, Dx) and all else as for `single_head_step` with a seed axis; rates (4,) or (E, 4), the
     learning rates of w_q, w_k, w_v and w_out; held_out: x and targets of the same shapes, scored at every record.
     A seed whose loss is NaN or exceeds `diverged_above` (4 ln C unless given) stops and is marked as diverged.
-    float32 on the CPU. One thread trains one seed; the numbers are those of `single_head_step` and w −= rate · dw.
+    float32. One thread, or on a GPU one program, trains one seed; the numbers are those of `single_head_step` and
+    w −= rate · dw.
     Returns `Training`. Raises ValueError naming the argument at fault."""
     full, seeds = _check_weights(x, targets, (w_q, w_k, w_v, w_out))
     if not seeds:
         raise ValueError(f"w_q must have a seed axis, (E, Dx, Dk); got {tuple(w_q.shape)}")
-    if x.dtype != torch.float32 or x.device.type != "cpu":
-        raise ValueError(f"x must be float32 on the CPU for the trainer; got {x.dtype} on {x.device}")
+    if x.dtype != torch.float32:
+        raise ValueError(f"x must be float32 for the trainer; got {x.dtype}")
     for name, number in (("steps", steps), ("record_every", record_every)):
         if number < 1:
             raise ValueError(f"{name} must be at least 1; got {number}")
-    rates = torch.as_tensor(rates, dtype=torch.float32)
+    rates = torch.as_tensor(rates, dtype=torch.float32, device=x.device)
     if rates.shape not in ((4,), (len(full[0]), 4)):
         raise ValueError(f"rates must be (4,) or (E, 4) = ({len(full[0])}, 4); got {tuple(rates.shape)}")
     fresh = None
@@ -286,63 +301,12 @@ def train_single_head(
         if fresh[1].dim() != full[1].dim():
             raise ValueError("held_out targets must be classes or weights of classes, as targets are")
     limit = 4 * math.log(w_out.shape[-1]) if diverged_above is None else float(diverged_above)
-    trainer = _implementation(full[0])
-    train = trainer.train_single_head if hasattr(trainer, "train_single_head") else _train_step_by_step
-    weights, loss, records = train(
-        full[0], full[1], full[2:], rates.expand(len(full[0]), 4), steps, record_every, limit, fresh, causal,
-        _scale(scale, w_q.shape[-1]),
-    )  # fmt: skip
+    with torch.no_grad():
+        weights, loss, records = _implementation(full[0], *_sizes(full)).train_single_head(
+            full[0], full[1], full[2:], rates.expand(len(full[0]), 4), steps, record_every, limit, fresh, causal,
+            _scale(scale, w_q.shape[-1]),
+        )  # fmt: skip
     recorded = tuple(range(0, steps + 1, record_every))
     named = records.unbind(-1)
     diverged = ~(loss[:, -1] <= limit)
     return Training._make([tuple(weights), loss, diverged, recorded, *named[:4], records[..., 4:8], *named[8:]])
-
-
-def _train_step_by_step(
-    x: Tensor,
-    targets: Tensor,
-    weights: Sequence[Tensor],
-    rates: Tensor,
-    steps: int,
-    every: int,
-    limit: float,
-    held_out: tuple[Tensor, Tensor] | None,
-    causal: bool,
-    scale: float,
-) -> tuple[list[Tensor], Tensor, Tensor]:
-    """What the native trainer does, seed by seed from the reference; serves where nothing can be compiled."""
-    loss = torch.full((len(x), steps + 1), torch.nan, dtype=torch.float64)
-    records = torch.full((len(x), steps // every + 1, 11), torch.nan, dtype=torch.float64)
-    trained = []
-    for e in range(len(x)):
-        w = [tensor[e : e + 1].clone() for tensor in weights]
-        data = x[e : e + 1], targets[e : e + 1]
-        for t in range(steps + 1):
-            step = reference.single_head_step(data[0], data[1], w[0], w[1], w[2], w[3], causal, scale)
-            loss[e, t] = step.loss[0]
-            if not loss[e, t] <= limit:
-                break
-            if t % every == 0:
-                records[e, t // every, :4] = _scores(data, w, causal, scale)[1:]
-                records[e, t // every, 4:8] = torch.stack([d.norm() for d in step[1:]])
-                if held_out:
-                    fresh = held_out[0][e : e + 1], held_out[1][e : e + 1]
-                    records[e, t // every, 8:] = _scores(fresh, w, causal, scale)[:3]
-            if t < steps:
-                for tensor, gradient, rate in zip(w, step[1:], rates[e].tolist(), strict=True):
-                    tensor -= rate * gradient
-        trained.append(w)
-    return [torch.cat(same) for same in zip(*trained, strict=True)], loss, records
-
-
-def _scores(data: tuple[Tensor, Tensor], w: list[Tensor], causal: bool, scale: float) -> Tensor:
-    """Loss, predictive entropy, accuracy, routing entropy, advantage variance: means over positions."""
-    x, targets = data
-    q, k, v = (x @ m[:, None] for m in w[:3])
-    step = reference.attention_cross_entropy(q, k, v, w[3], targets, causal, scale, True)
-    found = step.statistics
-    assert found is not None
-    classes = targets if targets.dim() == 3 else targets.argmax(-1)
-    hits = (found.predicted == classes).float().mean()
-    variance = found.variance.sum() * targets.shape[1] * targets.shape[2]
-    return torch.stack([step.loss[0], found.predictive_entropy.mean(), hits, found.entropy.mean(), variance]).double()

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from bayesattn_fast.kernels.elimination import native, reference
 from bayesattn_fast.posteriors import checks
-from bayesattn_fast.posteriors.serving import NATIVE_DTYPES, accepted, natively
+from bayesattn_fast.posteriors.serving import NATIVE_DTYPES, accepted, by_triton, natively
 
 
 class BijectionPredictive(NamedTuple):
@@ -45,6 +45,14 @@ def bijection_predictive(
     if validate:
         checks.symbols("keys", keys, symbols)
         checks.symbols("values", values, symbols)
+    if by_triton("elimination", keys) and dtype in NATIVE_DTYPES:
+        from bayesattn_fast.kernels.elimination import forward
+
+        if symbols <= forward.MOST_SYMBOLS:
+            found = BijectionPredictive(*forward.bijection(keys, values, symbols, dtype))
+            # What is impossible is named by the reference, which looks at every pair.
+            if not validate or allow_impossible or not bool(found.log_evidence.isneginf().any()):
+                return found
     result = reference.bijection(keys, values, symbols, dtype)
     if validate and not allow_impossible:
         checks.possible("values", result.log_likelihood, values)

@@ -78,7 +78,7 @@ def hmm_filter(
         checks.symbols("observations", observations, sizes["O"], lowest=-1, meaning=" or be −1 where missing")
     fields: Sequence[Tensor]
     if ops.by_triton(transition, emission, initial):
-        fields = ops.triton_filter(transition, emission, observations, initial, lengths)
+        fields, _ = ops.hmm_filter(transition, emission, observations, initial, lengths, False)
         # What is impossible is named by the reference, which looks at every step.
         if not validate or allow_impossible or not bool(fields[2].isneginf().any()):
             return _into(out, fields)

@@ -7,7 +7,7 @@ from torch import Tensor
 from bayesattn_fast.kernels.entropy.reference import entropy_bits
 from bayesattn_fast.kernels.hmm import native, reference
 from bayesattn_fast.posteriors import checks
-from bayesattn_fast.posteriors.serving import accepted, natively
+from bayesattn_fast.posteriors.serving import accepted, by_triton, natively
 
 
 class MarkovPredictive(NamedTuple):
@@ -60,6 +60,11 @@ def markov_predictive(
         checks.finite("means", means)
         checks.probability_rows("transition", transition)
         checks.probability_rows("initial", initial)
+    if by_triton("hmm", inputs, means, transition, initial):
+        from bayesattn_fast.kernels.hmm import gaussian
+
+        if states <= gaussian.MOST_STATES:
+            return MarkovPredictive(*gaussian.gaussian_filter(inputs, means, transition, initial, noise))
     posterior, log_likelihood = reference.filter_log_likelihoods(
         transition, reference.gaussian_log_likelihoods(means, inputs, noise), initial
     )

@@ -8,7 +8,7 @@ from torch import Tensor
 from bayesattn_fast.kernels.elimination import native, reference
 from bayesattn_fast.kernels.entropy.reference import entropy_bits
 from bayesattn_fast.posteriors import checks
-from bayesattn_fast.posteriors.serving import NATIVE_DTYPES, accepted, natively
+from bayesattn_fast.posteriors.serving import NATIVE_DTYPES, accepted, by_triton, natively
 
 
 class RecallPredictive(NamedTuple):
@@ -49,5 +49,10 @@ def recall_predictive(
         if stored_values.shape[1] == values:
             never_stored = ~(queries[:, :, None] == stored_keys[:, None, :]).any(-1)
             checks.refuse(never_stored, "queries must be stored keys where every value is stored", queries)
+    if by_triton("elimination", queries) and dtype in NATIVE_DTYPES:
+        from bayesattn_fast.kernels.elimination import forward
+
+        if values <= forward.MOST_SYMBOLS:
+            return RecallPredictive(*forward.recall(stored_keys, stored_values, queries, values, dtype))
     predictive = reference.recall(stored_keys, stored_values, queries, values, dtype)
     return RecallPredictive(predictive, entropy_bits(predictive))

@@ -87,7 +87,7 @@ def matched(tunnel: str, architecture: str, scale: str) -> ModelConfig:
     if architecture == "transformer":
         return base
     goal = parameter_count(base, start.tunnel)
-    shape = ModelConfig(architecture, _DEPTH[scale][architecture], heads=1, max_length=reach)  # type: ignore[arg-type]
+    shape = ModelConfig(architecture, _DEPTH[scale][architecture], heads=1, max_length=reach)
     width = _width(shape, start.tunnel, goal)
     found = replace(shape, d_model=width)
     missed = abs(parameter_count(found, start.tunnel) / goal - 1)

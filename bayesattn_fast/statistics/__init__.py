@@ -1,7 +1,7 @@
 """Statistics over seeds: estimates with bootstrap intervals, comparisons, profiles, steps to a threshold."""
 
 from .compare import Paired, holm, improvement, paired
-from .estimates import STATISTICS, Estimate, estimate, iqm, mean, median, seeds_needed
+from .estimates import STATISTICS, Estimate, estimate, iqm, mean, median, median_task, seeds_needed
 from .profiles import Profile, profile, threshold_grid
 from .thresholds import Steps, first_reach, steps_to_threshold
 
@@ -18,6 +18,7 @@ __all__ = [
     "iqm",
     "mean",
     "median",
+    "median_task",
     "paired",
     "profile",
     "seeds_needed",

@@ -67,6 +67,19 @@ def estimate(
     return Estimate(value, low, high, len(together))
 
 
+def median_task(strata: Strata, *, count: int | None = None, seed: int = 0) -> Estimate:
+    """Median over tasks of each task's mean, which rliable calls the aggregate median; interval as in `estimate`."""
+    strata = checked(strata)
+
+    def statistic(*parts: NDArray[np.float64], axis: int) -> Any:
+        return np.median([part.mean(axis=axis) for part in parts], axis=0)
+
+    value, seeds = float(statistic(*strata, axis=-1)), sum(map(len, strata))
+    if max(map(len, strata)) < 2:
+        return Estimate(value, math.nan, math.nan, seeds)
+    return Estimate(value, *bootstrap(strata, statistic, count=count, seed=seed), seeds)
+
+
 def bootstrap(
     strata: Strata, statistic: Callable[..., Any], *, count: int | None = None, seed: int = 0
 ) -> tuple[float, float]:

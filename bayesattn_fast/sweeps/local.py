@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
+from .. import extensions
 from .store import Store
 from .work import Pack, train_pack
 
@@ -84,6 +85,7 @@ def _start(driver: int) -> None:
     """What every worker does first: ^C is the driver's to answer, and a worker without its driver goes."""
     import torch
 
+    extensions.load()
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_leave_with, args=(driver,), daemon=True).start()

@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from .. import extensions
 from .store import Store
 from .work import Pack, train_pack
 
@@ -61,6 +62,7 @@ def run_on_ray(
 def _task(pack: Pack, device: str) -> bytes | None:
     import torch
 
+    extensions.load()
     torch.set_num_threads(1)
     return train_pack(pack, None, device)
 
@@ -68,8 +70,10 @@ def _task(pack: Pack, device: str) -> bytes | None:
 def _environment() -> dict[str, Any]:
     """Of the workers: one thread each, and this package from where the driver has it."""
     root = str(Path(__file__).parents[2])
-    path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {"env_vars": {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "PYTHONPATH": path}}
+    own = [str(file.parent) for file in extensions.files()]
+    path = os.pathsep.join([root, *own, *filter(None, [os.environ.get("PYTHONPATH")])])
+    loaded = {extensions.VARIABLE: os.environ[extensions.VARIABLE]} if own else {}
+    return {"env_vars": {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "PYTHONPATH": path, **loaded}}
 
 
 def _ray() -> Any:

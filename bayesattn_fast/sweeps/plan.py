@@ -16,15 +16,17 @@ from ..dynamics import Experiment, train_seeds
 from ..training import Engine, RunConfig
 from .file import Cell, Sweep
 from .store import Done
-from .work import Pack, cell_key
+from .work import CURVES, Pack, cell_key
 
 MODEL_SEEDS, HEAD_SEEDS = 32, 512
 """Most seeds in a pack on a CPU."""
 PACKS_PER_WORKER = 4
 MEMORY_SHARE = 0.5
 """Share of the memory that all workers together may plan with; the rest is for activations not counted, and others."""
-SHARD_BYTES = 3000
-"""About what a row takes on disk, with its curves."""
+SHARD_BYTES, ROW_BYTES, NUMBER_BYTES = 20_000, 120, 8
+"""About what takes disk: a file, a row in it, a number of the row's curves."""
+HEAD_SAMPLE = 32
+"""Seeds of a single head that are timed together: its trainer works on many at once."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,7 @@ class Plan:
     @property
     def disk(self) -> int:
         """Bytes, roughly."""
-        schedules = [len(p.cell.config.schedules) if isinstance(p.cell.config, Experiment) else 1 for p in self.packs]
-        return SHARD_BYTES * sum(len(p.seeds) * n for p, n in zip(self.packs, schedules, strict=True))
+        return sum(SHARD_BYTES + len(pack.seeds) * _row_bytes(pack.cell) for pack in self.packs)
 
 
 def make_plan(sweep: Sweep, done: Done, *, workers: int, pack: int = 0, device: str = "cpu") -> Plan:
@@ -88,6 +89,16 @@ def make_plan(sweep: Sweep, done: Done, *, workers: int, pack: int = 0, device: 
         size = pack or _pack_size(cell, costs[key], len(missing) * len(sweep.cells), workers, device)
         packs += [Pack(cell, tuple(group)) for group in _split(missing, size)]
     return Plan(tuple(packs), workers, costs)
+
+
+def _row_bytes(cell: Cell) -> int:
+    """Of one seed, with the rows of all its schedules."""
+    if isinstance(cell.config, Experiment):
+        records = cell.config.steps // cell.config.record_every
+        return len(cell.config.schedules) * (ROW_BYTES + 2 * records * NUMBER_BYTES)
+    training = cell.config.training
+    evaluations, losses = training.steps // training.eval_every + 1, training.steps // training.log_every + 1
+    return ROW_BYTES + (len(CURVES) * evaluations + losses) * NUMBER_BYTES
 
 
 def _split(seeds: Sequence[int], size: int) -> Iterable[Sequence[int]]:
@@ -163,9 +174,10 @@ def _measure_head(experiment: Experiment, seed: int) -> Cost:
 
     short = dataclasses.replace(experiment, steps=min(experiment.steps, experiment.record_every))
     train_seeds(short, [seed], short.schedules)
+    seeds = range(seed, seed + (HEAD_SAMPLE if experiment.length <= 256 else 1))
     started = time.perf_counter()
-    train_seeds(short, [seed], short.schedules)
-    spent = time.perf_counter() - started
+    train_seeds(short, seeds, short.schedules)
+    spent = (time.perf_counter() - started) / len(seeds)
     chain = experiment.length * (experiment.tunnel.dimensions + 2 * experiment.head + 2 * experiment.values) * 4
     curves = 8 * experiment.steps
     return Cost(4 * len(short.schedules) * (chain + curves), spent * experiment.steps / short.steps)

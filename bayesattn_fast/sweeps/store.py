@@ -59,8 +59,8 @@ class Store:
             raise ValueError(f"{path} is not the manifest of a sweep of this version")
         return found
 
-    def prepare(self, sweep: Sweep, *, resume: bool, command: str) -> None:
-        """Make the folder ready. ValueError where it holds something else, or this sweep and resume was not said.
+    def check(self, sweep: Sweep, *, resume: bool) -> None:
+        """ValueError where the folder holds something else, or this sweep and resume was not said. Writes nothing.
 
         Cells and seeds may be added when a sweep is resumed; what is there already stays.
         """
@@ -76,11 +76,14 @@ class Store:
                     f"--resume: {folder} holds {len(gone)} of {len(known)} cells that this sweep has not; "
                     "choose another folder"
                 )
-        elif folder.exists() and any(folder.iterdir()):
+        elif folder.exists() and any(path.name != ".lock" for path in folder.iterdir()):
             raise ValueError(f"--out {folder} is not empty and holds no sweep; choose another folder")
-        (folder / SHARDS).mkdir(parents=True, exist_ok=True)
-        (folder / PACKS).mkdir(exist_ok=True)
-        write_json(folder / MANIFEST, self._about(sweep, command))
+
+    def prepare(self, sweep: Sweep, command: str) -> None:
+        """Folders and manifest."""
+        (self.folder / SHARDS).mkdir(exist_ok=True)
+        (self.folder / PACKS).mkdir(exist_ok=True)
+        write_json(self.folder / MANIFEST, self._about(sweep, command))
 
     def _about(self, sweep: Sweep, command: str) -> dict[str, Any]:
         cells = [

@@ -1,6 +1,7 @@
 """What a sweep says: tables of estimates, comparisons, steps to a threshold, and the seeds a given precision takes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,19 @@ from typing import Any
 import numpy as np
 
 from ..report.formats import PlainTable
-from ..statistics import STATISTICS, estimate, first_reach, holm, improvement, paired, seeds_needed, steps_to_threshold
+from ..statistics import (
+    STATISTICS,
+    Estimate,
+    estimate,
+    first_reach,
+    holm,
+    improvement,
+    median_task,
+    paired,
+    seeds_needed,
+    steps_to_threshold,
+)
+from ..statistics.estimates import Strata
 from .scores import Runs, read_curves
 
 
@@ -18,14 +31,22 @@ def group_list(runs: Runs) -> list[str]:
 
 
 def estimates_table(runs: Runs) -> PlainTable:
-    """Mean, median and interquartile mean of every group with 95 % stratified-bootstrap intervals."""
+    """Mean, median and interquartile mean of every group with 95 % stratified-bootstrap intervals.
+
+    Where a group spans several tasks, the median of the tasks' means stands beside them.
+    """
+    estimators: dict[str, Callable[[Strata], Estimate]] = {
+        name: partial(estimate, statistic=of) for name, of in STATISTICS.items()
+    }
+    if any(len(runs.strata(group)) > 1 for group in group_list(runs)):
+        estimators["median task"] = median_task
     rows = []
     for group in group_list(runs):
         strata = list(runs.strata(group).values())
-        values = [tuple(estimate(strata, of)[:3]) if strata else None for of in STATISTICS.values()]
+        values = [tuple(of(strata)[:3]) if strata else None for of in estimators.values()]
         rows.append([group, *values, sum(map(len, strata)), len(strata), runs.diverged[group]])
     title = f"{runs.metric} by {', '.join(runs.by)}: value [95 % stratified bootstrap]"
-    return PlainTable(title, [", ".join(runs.by), *STATISTICS, "runs", "tasks", "diverged"], rows)
+    return PlainTable(title, [", ".join(runs.by), *estimators, "runs", "tasks", "diverged"], rows)
 
 
 def comparison_table(runs: Runs, groups: Sequence[str]) -> PlainTable:

@@ -34,11 +34,17 @@ _RECIPES: dict[tuple[str, str], tuple[ModelConfig, TrainingConfig]] = {
     ),
 }
 
+# Of a tunnel that does not come with the package.
+_OWN = {
+    "quick": (ModelConfig(), _QUICK),
+    "paper": (ModelConfig(layers=6, d_model=192, heads=6), _BIJECTION_PAPER),
+}
+
 
 def preset(tunnel: str, name: str, seeds: tuple[int, ...] = (0,)) -> RunConfig:
     """The run configuration of a preset. ValueError for an unknown tunnel or preset."""
     if name not in PRESETS:
         raise ValueError(f"preset must be one of {', '.join(PRESETS)}; got {name!r}")
     sizes = tunnels.preset(tunnel, name)
-    model, training = _RECIPES[tunnel, name]
+    model, training = _RECIPES.get((tunnel, name), _OWN[name])
     return RunConfig(sizes, model, training, seeds)

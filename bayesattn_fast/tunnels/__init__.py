@@ -1,11 +1,12 @@
 """The wind tunnels by name, and the sizes of their presets.
 
-`make("bijection", symbols=8, pairs=7)` or `preset("hmm", "quick")`. Quick sizes train on two CPU cores in minutes;
-paper sizes are those of arXiv 2512.22471 and 2512.22473, where these give any.
+`make("bijection", symbols=8, pairs=7)` or `preset("hmm", "quick")`; `register_tunnel` adds one of your own. Quick sizes
+train on two CPU cores in minutes; paper sizes are those of arXiv 2512.22471 and 2512.22473, where these give any.
 """
 
+from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeVar
 
 from bayesattn_fast.tunnels.bijection import Bijection
 from bayesattn_fast.tunnels.hmm import Hmm
@@ -13,6 +14,9 @@ from bayesattn_fast.tunnels.markov import Markov
 from bayesattn_fast.tunnels.protocol import Batch, Stream, Tunnel
 from bayesattn_fast.tunnels.recall import Recall
 from bayesattn_fast.tunnels.regression import Regression
+from bayesattn_fast.tunnels.rows import Rows
+
+Kind = TypeVar("Kind", bound=type[Any])
 
 TUNNELS: dict[str, type[Any]] = {kind.name: kind for kind in (Bijection, Hmm, Regression, Recall, Markov)}
 
@@ -32,6 +36,35 @@ PRESETS: dict[str, dict[str, Tunnel]] = {
         "markov": Markov(chain=2000),
     },
 }
+
+
+_BUILT_IN = frozenset(TUNNELS)
+_PARTS = [name for name in (*Tunnel.__annotations__, *vars(Tunnel)) if not name.startswith("_")]
+_REQUIRED = ("name", "primitive", "length", "classes", "positions", "sample")
+
+
+def register_tunnel(kind: Kind) -> Kind:
+    """Make a tunnel of your own known by its `name`, as a decorator of its class; both presets are its default sizes.
+
+    Doing it again under the same name replaces the class, as a notebook does. Raises TypeError where it is no frozen
+    dataclass, has a size without a default, or lacks part of the Tunnel protocol; ValueError for a built-in's name.
+    """
+    own: Any = kind
+    if not (is_dataclass(kind) and own.__dataclass_params__.frozen):
+        raise TypeError(f"a tunnel is a frozen dataclass of its sizes; got {own!r}")
+    if bare := [field.name for field in fields(own) if not hasattr(own, field.name)]:
+        raise TypeError(f"every size of a tunnel needs a default; {kind.__name__} gives {bare[0]} none")
+    # Whoever inherits from Tunnel has all its parts, but those that say nothing there must be said.
+    unsaid = [part for part in _REQUIRED if getattr(own, part, None) is getattr(Tunnel, part, None)]
+    if missing := [part for part in _PARTS if part in unsaid or not hasattr(own, part)]:
+        raise TypeError(f"{kind.__name__} is no tunnel: it lacks {', '.join(missing)}")
+    name = own.name
+    if name in _BUILT_IN:
+        raise ValueError(f"the tunnel {name!r} comes with the package; choose another name for {kind.__name__}")
+    TUNNELS[name] = own
+    for sizes in PRESETS.values():
+        sizes[name] = own()
+    return kind
 
 
 def make(name: str, **sizes: Any) -> Tunnel:
@@ -64,8 +97,10 @@ __all__ = [
     "Markov",
     "Recall",
     "Regression",
+    "Rows",
     "Stream",
     "Tunnel",
     "make",
     "preset",
+    "register_tunnel",
 ]

@@ -37,7 +37,11 @@ class Batch:
 
 @runtime_checkable
 class Tunnel(Protocol):
-    """A frozen dataclass of the task's sizes; its methods are pure functions of (sizes, seed, step, sequence)."""
+    """A frozen dataclass of the task's sizes; its methods are pure functions of (sizes, seed, step, sequence).
+
+    A class that inherits from this one need not say what holds of most: no real inputs, no reference predictors of its
+    own, no other lengths.
+    """
 
     name: ClassVar[str]
     primitive: ClassVar[str]
@@ -50,10 +54,12 @@ class Tunnel(Protocol):
     @property
     def vocabulary(self) -> int | None:
         """Number of input symbols; None for real inputs."""
+        return None
 
     @property
     def input_size(self) -> int | None:
         """d_in of real inputs; None for tokens."""
+        return None
 
     @property
     def classes(self) -> int:
@@ -81,6 +87,8 @@ class Tunnel(Protocol):
         Each (E, B, P, C) float32, by name; for the HMM the one-step and window filters, for recall the uniform over
         stored values.
         """
+        return {}
 
     def with_length(self, scored: int) -> Self:
         """The same task with `scored` scored positions (length generalisation); ValueError where it has none."""
+        raise ValueError(f"{self.name} has {len(self.positions)} scored positions and no other length")

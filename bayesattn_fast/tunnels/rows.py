@@ -1,5 +1,6 @@
 """What all tunnels share: the sequences of a batch as rows, each with its own random words, and checks of sizes."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from bayesattn_fast.backends import resolve
 from bayesattn_fast.kernels._native.problem import Draw
-from bayesattn_fast.kernels.philox.reference import random_words
+from bayesattn_fast.kernels.philox.reference import random_words, uniform
 from bayesattn_fast.tunnels.protocol import Batch, Stream
 
 
@@ -50,8 +51,18 @@ class Rows:
         seeds = torch.tensor(self.seeds, dtype=torch.int64, device=self.device).repeat_interleave(self.size)
         return random_words(seeds, int(self.stream), self.step, numbers, count)
 
-    def batch(self, inputs: Tensor, targets: Tensor, predictive: Tensor, entropy: Tensor) -> Batch:
-        """Split R into (E, B) and round what is real to float32."""
+    def uniform(self, count: int) -> Tensor:
+        """(R, count) random numbers in (0, 1), float64."""
+        return uniform(self.words(count))
+
+    def batch(self, inputs: Tensor, targets: Tensor, predictive: Tensor, entropy: Tensor | None = None) -> Batch:
+        """Split R into (E, B) and round what is real to float32.
+
+        inputs (R, N) or (R, N, d_in), targets (R, P), predictive (R, P, C), entropy (R, P) in bits: that of the
+        predictive where it is left out.
+        """
+        if entropy is None:
+            entropy = -torch.special.xlogy(predictive, predictive).sum(-1) / math.log(2.0)
         fields = [
             (field.float() if field.is_floating_point() else field).unflatten(0, (len(self.seeds), -1))
             for field in (inputs, targets, predictive, entropy)

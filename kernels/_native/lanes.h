@@ -5,6 +5,7 @@
 // they have the instruction. A vector wider than the CPU's own would live in memory instead of registers and cost ten
 // times the time. A kernel keeps one channel per lane and walks along time.
 #pragma once
+#include <algorithm>
 #include <utility>
 
 #include "common.h"
@@ -305,6 +306,12 @@ struct Plane {
         : data(view.data), dtype(view.dtype), lane_stride(view.stride[lane_axis]), step_stride(view.stride[step_axis]) {}
 };
 
+// Where the tile that would start at `next` starts: the last one overlaps the one before, as a whole tile costs less
+// than a part of one. Only fewer steps than lanes make a partial tile.
+static inline int64_t tile_start(int64_t next, int64_t steps) {
+    return std::max<int64_t>(0, std::min(next, steps - LANES));
+}
+
 template <int DTYPE>
 __attribute__((noinline)) static void gather_as(const Plane& from, int64_t offset, int64_t lanes, int64_t steps, float* to, int64_t pitch) {
     if (from.lane_stride == 0 && from.step_stride == 0 && lanes == LANES) {
@@ -314,8 +321,8 @@ __attribute__((noinline)) static void gather_as(const Plane& from, int64_t offse
         for (int64_t t = 0; t < steps; ++t)
             store(to + t * pitch, load_row<DTYPE>(from.data, offset + t * from.step_stride, lanes));
     } else if (from.step_stride == 1) {
-        for (int64_t t0 = 0; t0 < steps; t0 += LANES) {
-            int64_t count = steps - t0 < LANES ? steps - t0 : LANES;
+        for (int64_t next = 0; next < steps; next += LANES) {
+            const int64_t t0 = tile_start(next, steps), count = std::min(LANES, steps);
             vf v[LANE_COUNT];
             int64_t row = offset + t0;
             if (lanes == LANES && count == LANES) {
@@ -355,8 +362,8 @@ __attribute__((noinline)) static void scatter_as(const Plane& into, int64_t offs
         for (int64_t t = 0; t < steps; ++t)
             store_row<DTYPE>(into.data, offset + t * into.step_stride, lanes, load(from + t * LANES));
     } else if (into.step_stride == 1) {
-        for (int64_t t0 = 0; t0 < steps; t0 += LANES) {
-            int64_t count = steps - t0 < LANES ? steps - t0 : LANES;
+        for (int64_t next = 0; next < steps; next += LANES) {
+            const int64_t t0 = tile_start(next, steps), count = std::min(LANES, steps);
             vf v[LANE_COUNT];
             int64_t row = offset + t0;
 #pragma GCC unroll 16

@@ -169,7 +169,7 @@ inline Pack<T> interleave(Pack<T> a, Pack<T> b, std::integer_sequence<int, I...>
 }
 // A LANES × LANES block: each of log2(LANES) rounds interleaves the first half of the rows with the second.
 template <class T>
-NOINLINE void transpose(Pack<T>* rows) {
+inline void transpose_inline(Pack<T>* rows) {
     constexpr int L = LANES<T>;
     using All = std::make_integer_sequence<int, L>;
 #pragma GCC unroll 4
@@ -183,6 +183,10 @@ NOINLINE void transpose(Pack<T>* rows) {
 #pragma GCC unroll 16
         for (int i = 0; i < L; i++) rows[i] = mixed[i];
     }
+}
+template <class T>
+NOINLINE void transpose(Pack<T>* rows) {
+    transpose_inline<T>(rows);
 }
 // CHUNK columns of LANES rows in memory, from or to one pack each.
 #if defined(__AVX512F__)
@@ -261,13 +265,34 @@ NOINLINE void load_columns(const T* from, int64_t stride, int64_t rows, int64_t 
         to[c] = load(column);
     }
 }
-// The opposite, for the first `rows` lanes.
+// LANES columns: whole lines of memory at once. `past`: past the cache where lines are aligned, since reading them for
+// ownership would cost as much as the write.
 template <class T>
-NOINLINE void store_columns(T* to, int64_t stride, int64_t rows, int64_t columns, const Pack<T>* from) {
+inline void store_block(T* to, int64_t stride, const Pack<T>* from, bool past) {
+    Pack<T> block[LANES<T>];
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES<T>; i++) block[i] = from[i];
+    transpose_inline<T>(block);
+#if defined(__AVX512F__)
+    if (past && (reinterpret_cast<uintptr_t>(to) & 63) == 0 && stride % LANES<T> == 0) {
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES<T>; i++)
+            _mm512_stream_si512(reinterpret_cast<__m512i*>(to + i * stride), bits<__m512i>(block[i]));
+        return;
+    }
+#endif
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES<T>; i++) store(to + i * stride, block[i]);
+}
+// The opposite of load_columns, for the first `rows` lanes.
+template <class T>
+NOINLINE void store_columns(T* to, int64_t stride, int64_t rows, int64_t columns, const Pack<T>* from, bool past = false) {
     constexpr int L = LANES<T>;
     int64_t c = 0;
-    if (rows >= L)
+    if (rows >= L) {
+        for (; c + L <= columns; c += L) store_block(to + c, stride, from + c, past);
         for (; c + CHUNK<T> <= columns; c += CHUNK<T>) store_chunk(to + c, stride, from + c);
+    }
     for (; c < columns; c++) {
         T column[L];
         store(column, from[c]);

@@ -18,6 +18,10 @@ INTERPRETED: bool = bool(triton.knobs.runtime.interpret)
 MAX_PROGRAMS = 2**31 - 1
 
 
+# Programs that keep every multiprocessor of a large GPU busy.
+PROGRAMS = 256
+
+
 class Resources(NamedTuple):
     """What a program is given: warps, stages of its software pipeline, and a cap on registers a thread.
 
@@ -53,6 +57,11 @@ def recorded() -> Iterator[list[Launch]]:
         yield record
     finally:
         _records.remove(record)
+
+
+def rows_per_program(rows: int, fit: int) -> int:
+    """A power of two of rows, at most `fit`, and fewer where a small batch would otherwise leave a GPU idle."""
+    return min(1 << (max(1, fit).bit_length() - 1), triton.next_power_of_2(max(1, triton.cdiv(rows, PROGRAMS))))
 
 
 def launch(

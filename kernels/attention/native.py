@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .._native import build
+from .._native.memory import fresh
 from .layout import like_heads
 from .results import AttentionBackward, AttentionForward, ColumnStatistics, RowStatistics
 
@@ -32,7 +33,7 @@ def forward(
     tf32: bool = False,
 ) -> AttentionForward:
     """Softmax attention; the contract of reference.py."""
-    o, lse = like_heads(q, v.shape[-1]), _plane_of(q, q.shape[2])
+    o, lse = fresh(like_heads(q, v.shape[-1])), _plane_of(q, q.shape[2])
     entropy = max_weight = argmax = None
     if statistics:
         entropy, max_weight = _plane_of(q, q.shape[2]), _plane_of(q, q.shape[2])
@@ -64,7 +65,7 @@ def backward(
     tf32: bool = False,
 ) -> AttentionBackward:
     """Gradients and their statistics; the contract of reference.py. o is not read: E comes from the weights."""
-    dq, dk, dv = (like_heads(x, x.shape[-1]) for x in (q, k, v))
+    dq, dk, dv = (fresh(like_heads(x, x.shape[-1])) for x in (q, k, v))
     rows = columns = None
     if statistics:
         rows = RowStatistics(*(_plane_of(q, q.shape[2]) for _ in range(3)))

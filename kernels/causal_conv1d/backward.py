@@ -15,10 +15,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .._triton.launch import Resources, launch
+from .._triton.launch import launch
 from .._triton.strided import Strided, load, store, strided, wide
 from .reference import Gradients
-from .taps import WARPS, arguments, preactivation, reads, signal_rows, tap_weight, tile_of, tiling, x_at
+from .taps import arguments, preactivation, reads, signal_rows, tap_weight, tile_of, tiling, x_at
 
 
 class Outputs(NamedTuple):
@@ -94,7 +94,8 @@ def causal_conv1d_backward(
     """(dx, dweight, dbias, dinitial_states), for float32, bfloat16 and float16 on a CUDA device."""
     seeds, batch, channels, length = x.shape
     width = weight.shape[-1]
-    config, sizes = tiling(x, weight, silu, length + (0 if initial_states is None else width - 1))
+    positions = length + (0 if initial_states is None else width - 1)
+    config, sizes, resources = tiling("backward", x, weight, silu, positions)
     dx = torch.empty_like(x)
     dinitial = None if initial_states is None else initial_states.new_empty(initial_states.shape)
     sums = weight.new_empty(seeds, batch * sizes.time_blocks, width + 1, channels)
@@ -106,7 +107,7 @@ def causal_conv1d_backward(
         Outputs(strided(dx), strided(dinitial), strided(sums)),  # type: ignore[arg-type]
         sizes,
         config=config,
-        resources=Resources(WARPS, 1),
+        resources=resources,
         device=x.device,
     )
     total = sums.sum(1)

@@ -11,9 +11,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .._triton.launch import Resources, launch
+from .._triton.launch import launch
 from .._triton.strided import store, strided, wide
-from .taps import WARPS, arguments, preactivation, signal_rows, tile_of, tiling
+from .taps import arguments, preactivation, signal_rows, tile_of, tiling
 
 
 @triton.jit
@@ -31,7 +31,7 @@ def causal_conv1d_forward(
     x: Tensor, weight: Tensor, bias: Tensor | None, seq_idx: Tensor | None, initial_states: Tensor | None, silu: bool
 ) -> Tensor:
     """out (E, B, D, L), for float32, bfloat16 and float16 on a CUDA device."""
-    config, sizes = tiling(x, weight, silu, x.shape[-1])
+    config, sizes, resources = tiling("forward", x, weight, silu, x.shape[-1])
     out = torch.empty_like(x)
     launch(
         forward_kernel,
@@ -40,7 +40,7 @@ def causal_conv1d_forward(
         strided(out),
         sizes,
         config=config,
-        resources=Resources(WARPS, 1),
+        resources=resources,
         device=x.device,
     )
     return out

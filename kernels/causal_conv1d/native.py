@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .._native import build
+from .._native.memory import fresh
 from .._native.views import declare_sum_middle, pack_sizes, pack_views, sum_middle
 from .reference import Gradients
 
@@ -29,7 +30,7 @@ def causal_conv1d_forward(
     x: Tensor, weight: Tensor, bias: Tensor | None, seq_idx: Tensor | None, initial_states: Tensor | None, silu: bool
 ) -> Tensor:
     """out (E, B, D, L)."""
-    out = torch.empty_like(x)
+    out = fresh(torch.empty_like(x))
     sizes = pack_sizes(*x.shape, weight.shape[-1], int(silu), 1)
     views = pack_views([x, weight, bias, seq_idx, initial_states, out])
     _library().causal_conv1d_forward(views, sizes, torch.get_num_threads())
@@ -50,7 +51,7 @@ def causal_conv1d_backward(
     lanes = _library().lane_count()
     width, blocks = weight.shape[-1], -(-channels // lanes)
     runs = min(batch, -(-TASKS // (seeds * blocks)))
-    dx = torch.empty_like(x)
+    dx = fresh(torch.empty_like(x))
     dinitial = None if initial_states is None else initial_states.new_empty(initial_states.shape)
     rows = weight.new_zeros(seeds, runs, blocks, width + 1, lanes)
     sizes = pack_sizes(*x.shape, width, int(silu), runs)

@@ -12,10 +12,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .._triton import table
+from .._triton.launch import Resources, architecture
 from .._triton.strided import Strided, load, strided, wide
 
-# Channels by positions of a program.
-BLOCK_D, BLOCK_T, WARPS = 16, 64, 4
+# Channels by positions of a program where the table has no row.
+PLAIN = table.Tile((16, 64), 4, 1)
+# Least and largest of both.
+BOUNDS = ((1, 128), (16, 512))
 
 
 class Inputs(NamedTuple):
@@ -64,12 +68,17 @@ def arguments(
     return Inputs(*(strided(t) for t in (x, weight, bias, seq_idx, initial_states)))  # type: ignore[arg-type]
 
 
-def tiling(x: Tensor, weight: Tensor, silu: bool, positions: int) -> tuple[Config, Sizes]:
+def tiling(kernel: str, x: Tensor, weight: Tensor, silu: bool, positions: int) -> tuple[Config, Sizes, Resources]:
     """Tile and counts for `positions` positions (those of x, and in the backward pass those before it)."""
     _, batch, channels, length = x.shape
-    config = Config(weight.shape[-1], silu, BLOCK_D, min(BLOCK_T, max(16, triton.next_power_of_2(positions))))
+    span = max(BOUNDS[1][0], triton.next_power_of_2(positions))
+    layout = "channel-first" if x.stride(3) == 1 else "channel-last"
+    shape = f"{kernel}, {layout}, {min(span, BOUNDS[1][1])} positions"
+    tile = table.tile("causal_conv1d", shape, architecture(x.device), BOUNDS, PLAIN)
+    config = Config(weight.shape[-1], silu, tile.blocks[0], min(tile.blocks[1], span))
     blocks = triton.cdiv(channels, config.block_d), triton.cdiv(positions, config.block_t)
-    return config, Sizes(batch, channels, blocks[0], length, blocks[1])
+    sizes = Sizes(batch, channels, blocks[0], length, blocks[1])
+    return config, sizes, Resources(tile.warps, tile.stages or 1, 255 if tile.capped else None)
 
 
 @triton.jit

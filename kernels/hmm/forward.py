@@ -10,10 +10,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .._triton.launch import Resources, launch
+from .._triton.launch import Resources, launch, rows_per_program
 
 # Entries of both matrices of the sequences of one program: what fits the registers of four warps.
 TILE = 4096
+# Entries of one sequence's matrices, padded, beyond which the reference has to serve.
+MOST = 16384
 
 
 class Config(NamedTuple):
@@ -65,7 +67,7 @@ def filter_kernel(problem, results, config: tl.constexpr):
     rows = problem.emission + (b * problem.emission_stride)[:, None] + (s * O)[None, :]
     e = tl.load(rows[:, :, None] + o[None, None, :], in_s[:, :, None] & symbol[None, None, :], other=0.0)
     prior = tl.load(problem.initial + (b * problem.initial_stride)[:, None] + s[None, :], in_s, other=0.0)
-    evidence = tl.sum(prior, 1) * 0.0
+    evidence = tl.sum(prior, 1).to(tl.float64) * 0.0
     end = tl.load(problem.lengths + b, live, other=0) if config.ragged else b * 0 + problem.length
     for t in range(problem.length):
         inside = live & (t < end)
@@ -76,7 +78,7 @@ def filter_kernel(problem, results, config: tl.constexpr):
         total = tl.sum(joint, 1)
         possible = (total > 0)[:, None]
         belief = tl.where(possible, joint / tl.where(possible, total[:, None], 1.0), prior)
-        evidence += tl.where(known, tl.log(total), 0.0)
+        evidence += tl.where(known, tl.log(total), 0.0).to(tl.float64)
         prior = tl.sum(belief[:, :, None] * p, 1)
         predictive = tl.sum(prior[:, :, None] * e, 1)
         bits = -tl.sum(tl.where(belief > 0, belief * tl.log2(tl.where(belief > 0, belief, 1.0)), 0.0), 1)
@@ -84,7 +86,13 @@ def filter_kernel(problem, results, config: tl.constexpr):
         tl.store(results.posterior + at[:, None] * S + s[None, :], tl.where(inside[:, None], belief, 0.0), in_s)
         tl.store(results.predictive + at[:, None] * O + o[None, :], tl.where(inside[:, None], predictive, 0.0), in_o)
         tl.store(results.entropy + at, tl.where(inside, tl.maximum(bits, 0.0), 0.0), live)
-    tl.store(results.log_evidence + b, evidence, live)
+    tl.store(results.log_evidence + b, evidence.to(tl.float32), live)
+
+
+def takes(states: int, symbols: int) -> bool:
+    """True where both matrices of a sequence fit the registers of a program."""
+    block_s, block_o = triton.next_power_of_2(states), triton.next_power_of_2(symbols)
+    return bool(block_s * (block_s + block_o) <= MOST)
 
 
 def hmm_filter(
@@ -96,8 +104,9 @@ def hmm_filter(
     """
     (batch, length), (states, symbols) = observations.shape, emission.shape[-2:]
     block_s, block_o = triton.next_power_of_2(states), triton.next_power_of_2(symbols)
-    fit = max(1, TILE // (2 * block_s * (block_s + block_o)))
-    config = Config(1 << (fit.bit_length() - 1), block_s, block_o, lengths is not None)
+    one = 2 * block_s * (block_s + block_o)
+    block_b = rows_per_program(batch, TILE // one)
+    config = Config(block_b, block_s, block_o, lengths is not None)
     p, e, first = transition.contiguous(), emission.contiguous(), initial.contiguous()
     p_stride, e_stride = (x.stride(0) if x.dim() == 3 else 0 for x in (p, e))
     first_stride = first.stride(0) if first.dim() == 2 else 0
@@ -109,7 +118,7 @@ def hmm_filter(
     launch(
         *(filter_kernel, triton.cdiv(batch, config.block_b), problem, made),
         config=config,
-        resources=Resources(4, 1, 255),
+        resources=Resources(1 if block_b * one <= TILE // 4 else 4 if one <= TILE else 8, 1, 255),
         device=transition.device,
     )
     return made

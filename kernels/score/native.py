@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesattn_fast.kernels._native import build
+from bayesattn_fast.kernels._native.memory import fresh
 from bayesattn_fast.kernels._native.problem import OUT_OF_RANGE, check, pointer
 
 # The structs of native.cpp.
@@ -38,7 +39,7 @@ def cross_entropy(logits: Tensor, p: Tensor | None, targets: Tensor | None) -> T
 
 def cross_entropy_backward(upstream: Tensor, logits: Tensor, p: Tensor | None, targets: Tensor | None) -> Tensor:
     """Gradient (…, C) of the losses in the logits, for the upstream gradient (…) of each."""
-    gradient = torch.empty_like(logits, memory_format=torch.contiguous_format)
+    gradient = fresh(torch.empty_like(logits, memory_format=torch.contiguous_format))
     _loss(logits, p, targets, None, upstream, gradient)
     return gradient
 

@@ -16,15 +16,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .._triton.launch import Resources, launch
+from .._triton.launch import launch
 from .._triton.strided import Strided, load, store, strided, wide
 from .problem import (
     LOG2E,
     STEPS,
     TILES,
-    Config,
     Sizes,
-    config,
     decay_of,
     fixed_matrix,
     group_count,
@@ -39,6 +37,7 @@ from .problem import (
     state_rows,
     steps_at,
     tile_of,
+    tiling,
 )
 from .reference import Gradients
 
@@ -312,7 +311,7 @@ def selective_scan_backward(
     """The eight gradients; the contract is reference.py's."""
     seeds, batch, channels, length = u.shape
     groups, count = group_count(B, C), A.shape[-1]
-    settings: Config = config(A, B, C, channels // groups, ELEMENTS, delta_softplus, False)
+    settings, resources = tiling("backward", A, B, C, channels // groups, ELEMENTS, delta_softplus, False)
     blocks = triton.cdiv(channels // groups, settings.block_d)
     splits = min(blocks, triton.cdiv(PROGRAMS, seeds * batch * groups))
     programs = seeds * batch * groups * splits
@@ -337,7 +336,7 @@ def selective_scan_backward(
         ),
         Sizes(batch, groups, channels // groups, length, blocks, splits),
         config=settings,
-        resources=Resources(max(1, settings.block_n * settings.block_d // ELEMENTS), 1, 255),
+        resources=resources,
         device=u.device,
     )
     # (E, B, R, D) → (E, D, R)

@@ -14,13 +14,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .._triton.launch import Resources, launch
+from .._triton.launch import launch
 from .._triton.strided import Strided, store, strided, wide
 from .problem import (
     LOG2E,
     STEPS,
     Sizes,
-    config,
     decay_of,
     fixed_matrix,
     group_count,
@@ -35,6 +34,7 @@ from .problem import (
     state_rows,
     steps_at,
     tile_of,
+    tiling,
 )
 from .reference import saved_states
 
@@ -104,7 +104,8 @@ def selective_scan_forward(
     """(out, last_state, states); the contract is reference.py's, for float32, bfloat16 and float16 on a CUDA device."""
     seeds, batch, channels, length = u.shape
     groups = group_count(B, C)
-    settings = config(A, B, C, channels // groups, ELEMENTS, delta_softplus, want_last_state)
+    given = (A, B, C, channels // groups, ELEMENTS, delta_softplus, want_last_state)
+    settings, resources = tiling("forward", *given)
     blocks = triton.cdiv(channels // groups, settings.block_d)
     out = torch.empty_like(u)
     last = A.new_empty(seeds, batch, channels, settings.states) if want_last_state else A.new_empty(seeds, 0)
@@ -116,7 +117,7 @@ def selective_scan_forward(
         Outputs(strided(out), strided(last) if want_last_state else None, strided(states)),  # type: ignore[arg-type]
         Sizes(batch, groups, channels // groups, length, blocks, 1),
         config=settings,
-        resources=Resources(max(1, settings.block_n * settings.block_d // ELEMENTS), 1, 255),
+        resources=resources,
         device=u.device,
     )
     return out, last, states

@@ -49,6 +49,8 @@ class Scratch {
 
 __attribute__((noinline)) vf lane_values(const View& view, const Block& b) {
     vf x = {};
+    if (view && view.dtype == FLOAT32 && view.stride[1] == 1)
+        return load_row<FLOAT32>(view.data, view.at(b.seed, b.first), b.lanes);
     if (view)
         for (int64_t i = 0; i < b.lanes; ++i) x[i] = element(view.data, view.at(b.seed, b.first + i), view.dtype);
     return x;

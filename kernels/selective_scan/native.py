@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .._native import build
+from .._native.memory import fresh
 from .._native.views import declare_sum_middle, pack_sizes, pack_views, sum_middle
 from .reference import CHUNK, Gradients, saved_states
 
@@ -46,9 +47,9 @@ def selective_scan_forward(
     """(out, last_state, states); the contract is reference.py's, for float32, bfloat16 and float16."""
     seeds, batch, channels, length = u.shape
     count = A.shape[-1]
-    out = torch.empty_like(u)
+    out = fresh(torch.empty_like(u))
     last = A.new_empty(seeds, batch, channels, count) if want_last_state else A.new_empty(seeds, 0)
-    states = A.new_empty(seeds, batch, saved_states(length), count, channels)
+    states = fresh(A.new_empty(seeds, batch, saved_states(length), count, channels))
     tensors = [u, delta, A, B, C, D, z, delta_bias, out, last if want_last_state else None, states]
     fixed = (int(B.dim() == 3), int(C.dim() == 3))
     sizes = pack_sizes(seeds, batch, channels, count, length, _groups(B, C), CHUNK, int(delta_softplus), *fixed, 1, 1)
@@ -82,8 +83,8 @@ def selective_scan_backward(
     blocks = -(-channels // groups // lanes)
     runs = min(batch, RUNS)
     splits = min(blocks, max(1, TASKS // (seeds * runs * groups)))
-    du, ddelta = torch.empty_like(u), torch.empty_like(delta)
-    dz = None if z is None else torch.empty_like(z)
+    du, ddelta = fresh(torch.empty_like(u)), fresh(torch.empty_like(delta))
+    dz = None if z is None else fresh(torch.empty_like(z))
     partial_B, partial_C = (
         A.new_empty(1, splits, seeds, batch, groups, count, length) if matrix.dim() == 5 else None for matrix in (B, C)
     )

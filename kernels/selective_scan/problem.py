@@ -13,7 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .._triton import softmax
+from .._triton import softmax, table
+from .._triton.launch import Resources, architecture
 from .._triton.strided import Strided, load, strided, wide
 from .reference import CHUNK
 
@@ -22,6 +23,8 @@ LOG2E = tl.constexpr(1.4426950408889634)
 STEPS = tl.constexpr(8)
 # Groups of STEPS steps in a chunk of the contract, between whose ends no state is kept.
 TILES = tl.constexpr(CHUNK // STEPS.value)
+# Most channels of a program: one a thread of a warp.
+CHANNELS = 32
 
 
 class Inputs(NamedTuple):
@@ -106,12 +109,18 @@ def group_count(B: Tensor, C: Tensor) -> int:
     return next((matrix.shape[2] for matrix in (B, C) if matrix.dim() == 5), 1)
 
 
-def config(A: Tensor, B: Tensor, C: Tensor, per_group: int, elements: int, softplus: bool, last_state: bool) -> Config:
-    """Tiles of about `elements` state values: every state of as many channels as that allows, one a thread at most."""
+def tiling(
+    kernel: str, A: Tensor, B: Tensor, C: Tensor, per_group: int, elements: int, softplus: bool, last_state: bool
+) -> tuple[Config, Resources]:
+    """Every state of as many channels as the table says; without a row of it, about `elements` state values."""
     states = A.shape[-1]
     block_n: int = triton.next_power_of_2(states)
-    block_d = min(max(1, elements // block_n), triton.next_power_of_2(per_group), 32)
-    return Config(states, block_n, block_d, CHUNK, softplus, B.dim() == 3, C.dim() == 3, last_state)
+    plain = table.Tile((min(max(1, elements // block_n), CHANNELS),), max(1, block_n // elements), 1, True)
+    shape = f"{kernel}, {block_n} states"
+    tile = table.tile("selective_scan", shape, architecture(A.device), ((1, CHANNELS),), plain)
+    block_d = min(tile.blocks[0], triton.next_power_of_2(per_group))
+    config = Config(states, block_n, block_d, CHUNK, softplus, B.dim() == 3, C.dim() == 3, last_state)
+    return config, Resources(tile.warps, tile.stages or 1, 255 if tile.capped else None)
 
 
 @triton.jit

@@ -1,5 +1,6 @@
 """When routing and values settle: the distances, the definition, and that the replay is the run itself."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -98,3 +99,13 @@ def test_runs_that_cannot_be_replayed_are_refused(tmp_path: Path) -> None:
         replay(tmp_path / "none", Probing())
     with pytest.raises(ValueError, match="probes must be at least 3; got 2"):
         Probing(probes=2)
+
+
+@pytest.mark.parametrize(("probes", "last"), [(3, 2), (4, 1000), (40, 7), (41, 2500)])
+def test_probed_steps_are_within_the_run_at_both_ends_and_no_more_than_asked_for(probes: int, last: int) -> None:
+    steps = Probing(probes=probes).steps(last)
+    assert steps == sorted(set(steps))
+    assert (steps[0], steps[-1]) == (0, last)
+    assert min(probes, last + 1) / 2 < len(steps) <= probes
+    # No stretch of training goes unseen.
+    assert max(b - a for a, b in pairwise(steps)) <= last / (probes // 2) + 1

@@ -91,12 +91,13 @@ def test_posterior_kernels_compile_without_spills_or_float_atomics(capability: i
 
     integers = {"dtype": torch.int64}
     with gpu.compile_only(capability) as kernels:
-        for states, symbols in ((5, 5), (32, 64)):
-            matrices = meta(64, states, states), meta(64, states, symbols)
-            hmm.hmm_filter(*matrices, meta(64, 20, **integers), meta(64, states), meta(64, **integers))
+        for b, states, symbols in ((4096, 5, 5), (64, 5, 5), (64, 32, 64), (64, 64, 128), (64, 8, 1024)):
+            matrices = meta(b, states, states), meta(b, states, symbols)
+            hmm.hmm_filter(*matrices, meta(b, 20, **integers), meta(b, states), meta(b, **integers))
+            assert hmm.takes(states, symbols)
         for classes in (5, 20, 256):
             scores.score(meta(640, classes), meta(640, classes), meta(640, **integers))
-    assert len(kernels) == 5
+    assert len(kernels) == 8
     for kernel in kernels:
         usage = gpu.usage(kernel)
         print(f"sm_{capability} {kernel.name} {kernel.config} registers {usage.registers} shared {usage.shared}")

@@ -6,12 +6,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from bayesattn_fast.storage import read_table
 from bayesattn_fast.sweeps import Store, run_sweep, sweep_of
-from bayesattn_fast.sweeps.store import SHARDS
+from bayesattn_fast.sweeps.store import MANIFEST, SHARDS
 from tests.sweeps.tiny import tiny
 
 ROOT = Path(__file__).parents[2]
@@ -160,11 +161,22 @@ def test_a_full_disk_stops_the_sweep_and_loses_no_shard(tmp_path: Path, monkeypa
     assert {key: contents(folder)[key] for key in kept} == kept
 
 
-def test_a_second_driver_is_refused(local: Path) -> None:
+def test_a_second_driver_is_refused_and_leaves_the_manifest_alone(local: Path) -> None:
     from bayesattn_fast.training.run import locked
 
+    before = (local / MANIFEST).read_bytes()
     with locked(local), pytest.raises(ValueError, match="in use by another process"):
-        run_sweep(sweep_of(tiny()), local, workers=1, resume=True)
+        run_sweep(sweep_of(tiny(seeds=50)), local, workers=1, resume=True)
+    assert (local / MANIFEST).read_bytes() == before
+
+
+def test_a_disk_without_room_is_refused_before_anything_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=1000))
+    with pytest.raises(ValueError, match=r"needs about [\d,]+ bytes and its disk has 1,000 free"):
+        run_sweep(sweep_of(tiny()), tmp_path / "full", workers=1)
+    assert not Store(tmp_path / "full").shards
 
 
 def test_a_folder_of_something_else_is_refused(local: Path, tmp_path: Path) -> None:

@@ -16,13 +16,18 @@ OPS = (
     "single_head",
     "training",
 )
+VERIFIED = ("philox", *OPS[:-1])
+"""What has sizes for correctness alone."""
 
 
-def cases_of(ops: Sequence[str] = (), sizes: str = "all") -> list[Case]:
-    """The cases of `ops` (all of them where none is named) at "tunnel", "llm" or "all" sizes."""
+def cases_of(ops: Sequence[str] = (), sizes: str = "all", *, curves: bool = False) -> list[Case]:
+    """The cases of `ops` (all of them where none is named) at the sizes of one kind, or "all": whatever is timed.
+
+    curves: those that a curve of speed against length needs, too.
+    """
     return [
         case
-        for op in ops or OPS
+        for op in ops or (VERIFIED if sizes == "verify" else OPS)
         for case in importlib.import_module(f".{op}", __name__).cases()
-        if sizes in ("all", case.size)
+        if sizes == case.size or (sizes == "all" and case.size != "verify") or (curves and case.curve)
     ]

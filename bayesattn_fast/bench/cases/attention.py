@@ -16,27 +16,34 @@ from ..case import OURS, Case, Contender, Draw, Prepared, Shape
 from ..limits import Cost
 
 HEADS = 4
-TOLERANCE = {torch.float32: 3e-6, torch.bfloat16: 8e-3}
+TOLERANCE = {torch.float32: 3e-6, torch.bfloat16: 8e-3, torch.float16: 1e-3}
 LOOSER = 5.0
 """torch keeps α in bfloat16 inside."""
 TUNNEL = ((1024, 40, 32), (4096, 40, 16), (1024, 128, 32))
 LLM = ((16, 1024, 64), (8, 2048, 128))
 CURVE = (10, 20, 40, 80, 160, 320, 640)
 CURVE_POSITIONS = 20_480
+TIMED = (torch.float32, torch.bfloat16)
+VERIFY = ((8, 1, 8), (8, 40, 32), (8, 150, 24))
+"""A single position, one tile of keys, several tiles with a remainder."""
+GRADIENTS = ("o", "dq", "dk", "dv")
+STATISTICS = (
+    "lse", "entropy", "largest weight", "expected compatibility", "its variance", "score gradient's square",
+    "responsibility", "routing", "absolute routing", "value gradient's norm",
+)  # fmt: skip
 
 Operands = tuple[Tensor, Tensor, Tensor]
 
 
 def cases() -> list[Case]:
     """Gradients at the sizes of tunnels and of language models, with and without statistics, and over lengths."""
-    made = [_gradients(*shape, dtype, "tunnel") for shape in TUNNEL for dtype in TOLERANCE]
-    made += [_statistics(*shape) for shape in TUNNEL[:2]]
-    made += [_gradients(*shape, dtype, "llm") for shape in LLM for dtype in TOLERANCE]
-    made += [
-        _gradients(CURVE_POSITIONS // n // HEADS * HEADS, n, 32, torch.float32, "tunnel", curve="N") for n in CURVE
-    ]
-    seen: dict[str, Case] = {case.name: case for case in made}
-    return list(seen.values())
+    made = [_gradients(*shape, dtype, "tunnel") for shape in TUNNEL for dtype in TIMED]
+    made += [_statistics(*shape, torch.float32, "tunnel") for shape in TUNNEL[:2]]
+    made += [_gradients(*shape, dtype, "llm") for shape in LLM for dtype in TIMED]
+    made += [_gradients(CURVE_POSITIONS // n // HEADS * HEADS, n, 32, torch.float32, "curve", curve="N") for n in CURVE]
+    for dtype in TOLERANCE:
+        made += [of(*shape, dtype, "verify") for of in (_gradients, _statistics) for shape in VERIFY]
+    return made
 
 
 def _cost(heads: int, n: int, d: int, dtype: torch.dtype, tensors: int) -> Cost:
@@ -47,16 +54,15 @@ def _cost(heads: int, n: int, d: int, dtype: torch.dtype, tensors: int) -> Cost:
 def _gradients(heads: int, n: int, d: int, dtype: torch.dtype, size: str, curve: str = "") -> Case:
     return Case(
         "attention", "forward + backward", {"heads": heads, "N": n, "D": d}, dtype, size, "positions", heads * n,
-        _cost(heads, n, d, dtype, 12), TOLERANCE[dtype], _prepare_gradients, {"heads": HEADS}, curve,
+        _cost(heads, n, d, dtype, 12), TOLERANCE[dtype], _prepare_gradients, {"heads": HEADS}, curve, results=GRADIENTS,
     )  # fmt: skip
 
 
-def _statistics(heads: int, n: int, d: int) -> Case:
-    dtype = torch.float32
+def _statistics(heads: int, n: int, d: int, dtype: torch.dtype, size: str) -> Case:
     return Case(
-        "attention", "gradients and their terms", {"heads": heads, "N": n, "D": d}, dtype, "tunnel", "positions",
-        heads * n, _cost(heads, n, d, dtype, 12) + Cost(10.0 * heads * n * dtype.itemsize), 2e-5, _prepare_statistics,
-        {"heads": HEADS},
+        "attention", "gradients and their terms", {"heads": heads, "N": n, "D": d}, dtype, size, "positions", heads * n,
+        _cost(heads, n, d, dtype, 12) + Cost(4.0 * len(STATISTICS) * heads * n), max(2e-5, TOLERANCE[dtype]),
+        _prepare_statistics, {"heads": HEADS}, results=(*GRADIENTS, *STATISTICS),
     )  # fmt: skip
 
 

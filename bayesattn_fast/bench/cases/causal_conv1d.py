@@ -15,20 +15,26 @@ from ..limits import Cost
 
 WIDTH = 4
 LAYOUTS = ("channel-first", "channel-last")
+TOLERANCE = {torch.float32: 5e-6, torch.bfloat16: 1e-2, torch.float16: 2e-3}
+VERIFY = ((2, 20, 1), (3, 20, 70))
 
 
 def cases() -> list[Case]:
     """The sizes of a Mamba block of a tunnel, and of a language model."""
-    made = [_case(64, 256, 128, layout, "tunnel") for layout in LAYOUTS]
-    return [*made, _case(4, 1536, 1024, "channel-last", "llm")]
+    made = [_case(64, 256, 128, layout, torch.float32, "tunnel") for layout in LAYOUTS]
+    made.append(_case(4, 1536, 1024, "channel-last", torch.float32, "llm"))
+    for dtype in TOLERANCE:
+        made += [_case(*shape, layout, dtype, "verify") for layout in LAYOUTS for shape in VERIFY]
+    return made
 
 
-def _case(batch: int, channels: int, length: int, layout: str, size: str) -> Case:
+def _case(batch: int, channels: int, length: int, layout: str, dtype: torch.dtype, size: str) -> Case:
     count = batch * channels * length
     return Case(
         "causal_conv1d", f"forward + backward, {layout}", {"batch": batch, "channels": channels, "L": length},
-        torch.float32, size, "positions", batch * length, Cost(5 * 4.0 * count, 6.0 * WIDTH * count, 2.0 * count), 5e-6,
-        lambda draw, shape: _prepare(draw, shape, layout), {"batch": 2},
+        dtype, size, "positions", batch * length,
+        Cost(5.0 * dtype.itemsize * count, 6.0 * WIDTH * count, 2.0 * count), TOLERANCE[dtype],
+        lambda draw, shape: _prepare(draw, shape, layout), {"batch": 2}, results=("y", "dx", "dweight", "dbias"),
     )  # fmt: skip
 
 

@@ -8,7 +8,9 @@ import torch
 
 from ...kernels.regression.reference import bin_edges, half_range
 from ...posteriors import regression_predictive
+from ...tunnels import Regression
 from ..case import OURS, Case, Contender, Draw, Prepared, Shape
+from ..draws import draw_cases
 from ..limits import Cost
 from ..peers import posteriors as peers
 
@@ -16,16 +18,18 @@ TAU, SIGMA, BINS = 1.0, 0.5, 64
 
 
 def cases() -> list[Case]:
-    """Two numbers of weights."""
-    return [_case(1024, 32, 4), _case(512, 40, 8)]
+    """Two numbers of weights; for correctness alone also the sampler."""
+    made = [_case(1024, 32, 4, "tunnel"), _case(512, 40, 8, "tunnel")]
+    made += [_case(*shape, "verify") for shape in ((3, 1, 1), (64, 32, 4), (16, 41, 9))]
+    return made + draw_cases("regression", Regression(pairs=16))
 
 
-def _case(batch: int, length: int, d: int) -> Case:
+def _case(batch: int, length: int, d: int, size: str) -> Case:
     pairs = batch * length
     cost = Cost(4.0 * pairs * (d + 1 + BINS + 3), 6.0 * pairs * d * d, 2.0 * pairs * BINS)
     return Case(
-        "regression", "predictive", {"batch": batch, "L": length, "d": d}, torch.float32, "tunnel", "sequences", batch,
-        cost, 2e-5, _prepare, {"batch": 64},
+        "regression", "predictive", {"batch": batch, "L": length, "d": d}, torch.float32, size, "sequences", batch,
+        cost, 2e-5, _prepare, {"batch": 64}, results=("mean", "variance", "predictive", "entropy"),
     )  # fmt: skip
 
 

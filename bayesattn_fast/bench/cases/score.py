@@ -11,21 +11,25 @@ from ..case import OURS, Case, Contender, Draw, Prepared, Shape
 from ..limits import Cost
 from ..peers import posteriors as peers
 
+VERIFY = ((5, 2, "verify"), (97, 20, "verify"), (33, 1000, "verify"))
+
 
 def cases() -> list[Case]:
     """A batch of the bijection tunnel for the scores, a large one for the loss; and a language model's alphabet."""
     made = []
-    for rows, classes, size in ((64 * 19, 20, "tunnel"), (4096 * 19, 20, "tunnel"), (2048, 32_000, "llm")):
+    for rows, classes, size in ((64 * 19, 20, "tunnel"), (4096 * 19, 20, "tunnel"), (2048, 32_000, "llm"), *VERIFY):
         count = rows * classes
         shape = {"rows": rows, "C": classes}
         made += [
             Case(
                 "score", "scores", shape, torch.float32, size, "rows", rows,
                 Cost(8.0 * count + 28.0 * rows, 10.0 * count, 4.0 * count), 1e-5, _prepare_scores, {"rows": 64},
+                results=("loss", "entropy", "KL", "TVD"),
             ),
             Case(
                 "score", "loss, forward + backward", shape, torch.float32, size, "rows", rows,
                 Cost(16.0 * count + 8.0 * rows, 4.0 * count, 2.0 * count), 2e-6, _prepare_loss, {"rows": 64},
+                results=("loss", "dlogits"),
             ),
         ]  # fmt: skip
     return made

@@ -18,6 +18,10 @@ SHAPES = ((64, 256, 16, 40), (64, 256, 16, 128))
 LLM = ((4, 1536, 16, 1024),)
 CURVE = (10, 20, 40, 80, 160)
 CURVE_POSITIONS = 1280
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
+VERIFY = ((2, 16, 16, 1), (3, 33, 7, 129), (2, 20, 64, 65))
+"""A single position; odd sizes over several tiles; many states."""
+RESULTS = ("y", "du", "ddelta", "dA", "dB", "dC", "dD", "ddelta_bias")
 QUADRATIC = ("mamba-ssm", "mamba-ssm formula", "transformers")
 """Their backward passes take time that grows as L²: from L = 80 they get an eighth of a large batch."""
 
@@ -26,33 +30,43 @@ def cases() -> list[Case]:
     """Forward, and forward + backward, at two lengths; and over lengths."""
     made = [_case(*shape, backward, "tunnel") for shape in SHAPES for backward in (False, True)]
     made += [_case(*shape, True, "llm") for shape in LLM]
-    made += [_case(CURVE_POSITIONS // n, 256, 16, n, True, "tunnel", curve="L") for n in CURVE]
+    made += [_case(CURVE_POSITIONS // n, 256, 16, n, True, "curve", curve="L") for n in CURVE]
+    made += [_case(*shape, True, "verify", dtype) for dtype in TOLERANCE for shape in VERIFY]
     return made
 
 
-def _case(batch: int, channels: int, states: int, length: int, backward: bool, size: str, curve: str = "") -> Case:
+def _case(
+    batch: int,
+    channels: int,
+    states: int,
+    length: int,
+    backward: bool,
+    size: str,
+    dtype: torch.dtype = torch.float32,
+    curve: str = "",
+) -> Case:
     inner, outer = batch * channels * length, 2 * batch * states * length
     passes = 3 if backward else 1
     cost = Cost(
-        4.0 * ((8 if backward else 3) * inner + (2 if backward else 1) * outer),
+        dtype.itemsize * ((8.0 if backward else 3.0) * inner + (2 if backward else 1) * outer),
         6.0 * passes * inner * states,
         (2.0 if backward else 1.0) * inner * (states + 2),
     )
     work = "forward + backward" if backward else "forward"
     return Case(
-        "selective_scan", work, {"batch": batch, "channels": channels, "states": states, "L": length}, torch.float32,
-        size, "positions", batch * length, cost, 1e-5, _with_gradients if backward else _forward,
-        {"batch": 2, "channels": 16}, curve,
+        "selective_scan", work, {"batch": batch, "channels": channels, "states": states, "L": length}, dtype,
+        size, "positions", batch * length, cost, TOLERANCE[dtype], _with_gradients if backward else _forward,
+        {"batch": 2, "channels": 16}, curve, results=RESULTS if backward else RESULTS[:1],
     )  # fmt: skip
 
 
 def _operands(draw: Draw, shape: Shape, grad: bool) -> list[Tensor]:
-    """Tensors as a Mamba block makes them: A = −1 … −N, steps of about 0.01 to 1."""
+    """Tensors as a Mamba block makes them: A = −1 … −N, steps of about 0.01 to 1; weights are float32."""
     batch, channels, states, length = (shape[name] for name in ("batch", "channels", "states", "L"))
     sizes = [(batch, channels, length)] * 2 + [(batch, states, length)] * 2 + [(channels,)] * 2
     u, delta, B, C, D, bias = (draw.normal(*size) for size in sizes)
-    A = -torch.arange(1.0, states + 1).repeat(channels, 1).to(u)
-    return [t.requires_grad_(grad) for t in (u, delta, A, B, C, D, bias - 2)]
+    A = -torch.arange(1.0, states + 1, device=u.device).repeat(channels, 1)
+    return [t.requires_grad_(grad) for t in (u, delta, A, B, C, D.float(), bias.float() - 2)]
 
 
 def ours(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, bias: Tensor) -> Tensor:
@@ -68,7 +82,7 @@ def _exact(operands: list[Tensor]) -> list[Tensor]:
 
 def _forward(draw: Draw, shape: Shape) -> Prepared:
     operands = _operands(draw, shape, grad=False)
-    scans, missing = peers.load()
+    scans, missing = peers.load() if draw.peers else ({}, {})
     contenders = {name: Contender(partial(scan, *operands), looser=3.0) for name, scan in {OURS: ours, **scans}.items()}
     return Prepared(contenders, lambda: (peers.formula(*_exact(operands)),), missing)
 
@@ -76,7 +90,7 @@ def _forward(draw: Draw, shape: Shape) -> Prepared:
 def _with_gradients(draw: Draw, shape: Shape) -> Prepared:
     operands = _operands(draw, shape, grad=True)
     upstream = draw.normal(shape["batch"], shape["channels"], shape["L"])
-    scans, missing = peers.load()
+    scans, missing = peers.load() if draw.peers else ({}, {})
     few = max(1, shape["batch"] // 8) if shape["batch"] > 2 and shape["L"] >= 80 else shape["batch"]
     part = [t.detach()[:few].clone().requires_grad_() if t.dim() == 3 else t for t in operands]
     contenders = {}

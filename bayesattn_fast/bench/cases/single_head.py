@@ -20,13 +20,15 @@ INPUTS, HEAD, VALUE, CLASSES = 20, 10, 15, 8
 def cases() -> list[Case]:
     """The sticky chain's sizes at two lengths."""
     made = []
-    for n in (256, 2000):
+    for n, size in ((256, "tunnel"), (2000, "tunnel"), (1, "verify"), (40, "verify"), (257, "verify")):
         work = 6.0 * n * (INPUTS * (2 * HEAD + VALUE) + VALUE * CLASSES) + 3.5 * n * (n + 1) * (HEAD + VALUE)
         cost = Cost(4.0 * n * INPUTS + 8.0 * n, work, 1.0 * n * (n + 1))
         made.append(
             Case(
                 "single_head", "training step", {"N": n, "Dx": INPUTS, "Dk": HEAD, "Dv": VALUE, "C": CLASSES},
-                torch.float32, "tunnel", "steps", 1, cost, 2e-5, _prepare, devices=("cpu",),
+                torch.float32, size, "steps", 1, cost, 2e-5, _prepare,
+                devices=("cpu",) if size != "verify" else ("cpu", "cuda"),
+                results=("loss", "dw_q", "dw_k", "dw_v", "dw_out"),
             )
         )  # fmt: skip
     return made
@@ -53,7 +55,7 @@ def _prepare(draw: Draw, shape: Shape) -> Prepared:
 def plain(x: Tensor, y: Tensor, weights: list[Tensor]) -> tuple[Tensor, ...]:
     """The model as one writes it."""
     q, k, v = (x @ w for w in weights[:3])
-    hidden = torch.ones(len(x), len(x), dtype=torch.bool).triu(1)
+    hidden = torch.ones(len(x), len(x), dtype=torch.bool, device=x.device).triu(1)
     scores = (q @ k.T / math.sqrt(q.shape[1])).masked_fill(hidden, -torch.inf)
     loss = F.cross_entropy(torch.softmax(scores, -1) @ v @ weights[3], y)
     return loss, *torch.autograd.grad(loss, weights)

@@ -32,6 +32,23 @@ def torch_filter(transition: Tensor, emission: Tensor, observations: Tensor) -> 
     return posterior, predictive, evidence, torch.special.entr(posterior).sum(-1) / math.log(2)
 
 
+def torch_gaussian_filter(x: Tensor, means: Tensor, transition: Tensor, noise: float) -> tuple[Tensor, ...]:
+    """Posterior, predictive of the next state, log evidence and its entropy, inputs seen through Gaussian noise."""
+    squared = (x[:, :, None] - means).square().sum(-1)
+    log_likelihood = -0.5 * (squared / noise**2 + x.shape[-1] * math.log(2 * math.pi * noise**2))
+    log_prior = transition.new_full((len(x), len(means)), -math.log(len(means)))
+    beliefs, evidence = [], transition.new_zeros(len(x))
+    for t in range(x.shape[1]):
+        joint = log_prior + log_likelihood[:, t]
+        total = joint.logsumexp(-1, keepdim=True)
+        beliefs.append((joint - total).exp())
+        evidence = evidence + total.squeeze(-1)
+        log_prior = (beliefs[-1] @ transition).log()
+    posterior = torch.stack(beliefs, 1)
+    predictive = posterior @ transition
+    return posterior, predictive, evidence, torch.special.entr(predictive).sum(-1) / math.log(2)
+
+
 def hmmlearn_filter(transition: Tensor, emission: Tensor, observations: Tensor) -> Callable[[], Tensor]:
     """Log evidence, one model a sequence through hmmlearn's public score_samples, which smooths too."""
     from hmmlearn.hmm import CategoricalHMM
@@ -143,6 +160,16 @@ def torch_eliminations(values: Tensor, symbols: int, dtype: torch.dtype) -> tupl
     used = shown.cumsum(1) - shown
     left = (symbols - torch.arange(values.shape[1], device=values.device)).to(dtype)
     return (1 - used).to(dtype) / left[:, None], left.log2().expand(values.shape)
+
+
+def torch_recall(keys: Tensor, values: Tensor, queries: Tensor, symbols: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """Predictive (B, M, V) and entropy (B, M) in bits of the values of `queries`: stored, or any not stored."""
+    match = (queries[:, :, None] == keys[:, None, :]).to(dtype)
+    shown = torch.nn.functional.one_hot(values, symbols).to(dtype)
+    known, free = match.sum(-1), 1 - shown.sum(1)
+    left = symbols - keys.shape[1]
+    predictive = match @ shown + (1 - known)[..., None] * free[:, None] / max(left, 1)
+    return predictive, (1 - known) * math.log2(max(left, 1))
 
 
 def torch_regression(x: Tensor, y: Tensor, tau: float, sigma: float, edges: Tensor) -> tuple[Tensor, ...]:

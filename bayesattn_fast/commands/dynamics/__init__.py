@@ -7,10 +7,12 @@ from ..parsing import known
 EXPERIMENTS = {
     "em-vs-sgd": "the EM-like schedule against SGD and its controls, on the sticky chain",
     "toy": "five positions, two dimensions: routing, advantage and the paths of the values in one picture",
+    "two-timescale": "when routing settles over the training of a run, and when values do, head by head",
 }
 EXAMPLES = """examples:
   bayesattn dynamics em-vs-sgd --authors-matrix
   bayesattn dynamics toy --seed 3
+  bayesattn dynamics two-timescale runs/demo
 
 bayesattn dynamics EXPERIMENT --help explains the flags of an experiment."""
 
