@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export OMP_WAIT_POLICY ?= PASSIVE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test slow lint types docs bench sizes clean
+.PHONY: help demo test slow lint types docs notebook bench sizes clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ types: $(VENV)/.installed  ## mypy
 
 docs: $(VENV)/.installed  ## the documentation, into docs/_build; a warning is an error
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build
+
+notebook: $(VENV)/.installed  ## run the example notebook and keep its outputs; two minutes
+	$(BIN)/python docs/notebook.py examples/first_tunnel.ipynb
 
 bench: $(VENV)/.installed  ## kernel benchmarks beside their peers
 	@for file in bench/bench_*.py; do name=$$(basename $$file .py); echo "== $$name"; $(BIN)/python -m bench.$$name || exit 1; done
