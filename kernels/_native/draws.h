@@ -89,13 +89,36 @@ NOINLINE void categorical(const int32_t* state, const uint32_t* value, const int
     std::memcpy(to, &found, sizeof found);
 }
 
-// draws.shuffle of one sequence whose words lie `stride` apart: items 0 … n − 1, the first `take` of them drawn.
-inline void shuffle(const uint32_t* words, int64_t stride, int64_t take, int64_t n, int32_t* items) {
-    for (int64_t i = 0; i < n; i++) items[i] = int32_t(i);
+// draws.shuffle of one sequence whose words lie `stride` apart: items 0 … n − 1, `step` apart, the first `take` of them
+// drawn.
+inline void shuffle(const uint32_t* words, int64_t stride, int64_t take, int64_t n, int32_t* items, int64_t step = 1) {
+    for (int64_t i = 0; i < n; i++) items[i * step] = int32_t(i);
     for (int64_t i = 0; i < take; i++) {
         const int64_t other = i + below(words[i * stride], uint32_t(n - i));
-        const int32_t chosen = items[other];
-        items[other] = items[i];
-        items[i] = chosen;
+        const int32_t chosen = items[other * step];
+        items[other * step] = items[i * step];
+        items[i * step] = chosen;
     }
+}
+
+// The same of ROWS sequences at once, for few items: exchanges by comparison, which cost n² / 2 steps but no look-up.
+constexpr int64_t FEW = 32;
+NOINLINE void shuffle_lanes(const uint32_t (*words)[ROWS], int64_t take, int64_t n, int32_t (*items)[ROWS]) {
+    typedef Mask<float> I;
+    I item[FEW];
+    for (int64_t i = 0; i < n; i++) item[i] = I{} + int32_t(i);
+    for (int64_t i = 0; i < take; i++) {
+        U word, high, low;
+        std::memcpy(&word, words[i], sizeof word);
+        wide_product(word, uint32_t(n - i), high, low);
+        const I other = (I)high + int32_t(i), own = item[i];
+        I chosen = own;
+        for (int64_t j = i + 1; j < n; j++) {
+            const I here = other == int32_t(j);
+            chosen = here ? item[j] : chosen;
+            item[j] = here ? own : item[j];
+        }
+        item[i] = chosen;
+    }
+    std::memcpy(items, item, n * sizeof(I));
 }
