@@ -35,16 +35,20 @@ class HmmSampler {
         auto* states = tokens + length;
         auto* seen = states + K + 1;
         words_by_lane(p.draw, first, word_count, words);
-        for (int64_t s = 0; s < S; s++) simplex_hundredths(words + s * (S - 1), S, transition + s * S);
-        for (int64_t s = 0; s < S; s++) simplex_hundredths(words + S * (S - 1) + s * (O - 1), O, emission + s * O);
-        accumulate(transition, S, sums);
-        accumulate(emission, O, sums + S * S);
-        walk(words + S * (S + O - 2), sums, states, seen);
-        write_tokens(transition, emission, seen, tokens);
-        store_integers(p.tokens + first * length, length, rows, length, tokens);
-        store_integers(p.targets + first * K, K, rows, K, p.next_observation ? seen + 1 : states);
-        auto* rest = reinterpret_cast<Pack<double>*>(seen + K + 1);
-        S == 5 ? answer<5>(transition, seen, first, rows, rest) : answer<0>(transition, seen, first, rows, rest);
+        const auto draw = [&](auto fixed) {
+            constexpr int FIXED = decltype(fixed)::value;
+            for (int64_t s = 0; s < S; s++) simplex_hundredths<FIXED>(words + s * (S - 1), S, transition + s * S);
+            for (int64_t s = 0; s < S; s++)
+                simplex_hundredths<FIXED>(words + S * (S - 1) + s * (O - 1), O, emission + s * O);
+            accumulate(transition, S, sums);
+            accumulate(emission, O, sums + S * S);
+            walk<FIXED>(words + S * (S + O - 2), sums, states, seen);
+            write_tokens(transition, emission, seen, tokens);
+            store_integers(p.tokens + first * length, length, rows, length, tokens);
+            store_integers(p.targets + first * K, K, rows, K, p.next_observation ? seen + 1 : states);
+            answer<FIXED>(transition, seen, first, rows, reinterpret_cast<Pack<double>*>(seen + K + 1));
+        };
+        S == 5 && O == 5 ? draw(std::integral_constant<int, 5>()) : draw(std::integral_constant<int, 0>());
         return FINE;
     }
 
@@ -55,16 +59,17 @@ class HmmSampler {
                 for (int l = 0; l < ROWS; l++)
                     sums[r * columns + c][l] = matrix[r * columns + c][l] + (c > 0 ? sums[r * columns + c - 1][l] : 0);
     }
+    template <int FIXED>
     void walk(const uint32_t (*words)[ROWS], const int32_t (*sums)[ROWS], int32_t (*states)[ROWS],
               int32_t (*seen)[ROWS]) const {
         uint32_t value[ROWS];
         for (int l = 0; l < ROWS; l++) states[0][l] = int32_t(below(words[0][l], uint32_t(S)));
         for (int64_t t = 0; t <= K; t++) {
             for (int l = 0; l < ROWS; l++) value[l] = below(words[1 + 2 * t][l], TOTAL);
-            categorical(states[t], value, sums + S * S, S, O, seen[t]);
+            categorical<FIXED>(states[t], value, sums + S * S, S, O, seen[t]);
             if (t == K) return;
             for (int l = 0; l < ROWS; l++) value[l] = below(words[2 + 2 * t][l], TOTAL);
-            categorical(states[t], value, sums, S, S, states[t + 1]);
+            categorical<FIXED>(states[t], value, sums, S, S, states[t + 1]);
         }
     }
     void write_tokens(const int32_t (*transition)[ROWS], const int32_t (*emission)[ROWS], const int32_t (*seen)[ROWS],
@@ -93,11 +98,11 @@ class HmmSampler {
         Pack<double>* post = likelihood + S;
         Pack<double>* predictive = post + S;
         auto* out = reinterpret_cast<float(*)[ROWS]>(predictive + O);  // STEPS × classes
-        auto* bits_out = out + STEPS * classes;
+        auto* bits_out = reinterpret_cast<Pack<float>*>(out) + STEPS * classes;
         Pack<double> carried[2][MOST_ENTRIES];
         for (int half = 0; half < 2; half++)
             for (int64_t i = 0; i < cells; i++)
-                for (int l = 0; l < L; l++) halves[half * cells + i][l] = matrices[i][half * L + l] / double(TOTAL);
+                for (int l = 0; l < L; l++) halves[half * cells + i][l] = matrices[i][half * L + l] * (1.0 / double(TOTAL));
         for (int64_t t0 = 0; t0 < K; t0 += STEPS) {
             const int64_t steps = at_most(K - t0, STEPS);
             for (int half = 0; half < 2; half++) {
@@ -106,19 +111,18 @@ class HmmSampler {
                 for (int64_t t = 0; t < steps; t++) {
                     Mask<double> o;
                     for (int l = 0; l < L; l++) o[l] = seen[t0 + t][half * L + l];
-                    likelihoods<FIXED, 0, double>(S, O, probability + S * S, o, likelihood);
-                    condition<FIXED, double>(S, prior, likelihood, post);
-                    propagate<FIXED, 0, double>(S, S, post, probability, prior);
-                    if (p.next_observation) propagate<FIXED, 0, double>(S, O, prior, probability + S * S, predictive);
+                    likelihoods<FIXED, FIXED, double>(S, O, probability + S * S, o, likelihood);
+                    advance<FIXED, double>(S, prior, likelihood, probability, post, prior);
+                    if (p.next_observation) propagate<FIXED, FIXED, double>(S, O, prior, probability + S * S, predictive);
                     const Pack<double>* result = p.next_observation ? predictive : post;
-                    const Pack<double> entropy = entropy_quick(classes, result);
                     for (int64_t c = 0; c < classes; c++) store_single(out[t * classes + c] + half * L, result[c]);
-                    store_single(bits_out[t] + half * L, entropy);
                 }
                 for (int64_t s = 0; s < S; s++) carried[half][s] = prior[s];
             }
+            for (int64_t t = 0; t < steps; t++)
+                bits_out[t] = entropy_of<FIXED, float>(classes, reinterpret_cast<Pack<float>*>(out) + t * classes);
             store_at<float>(p.predictive, classes, K, first, rows, t0, steps, reinterpret_cast<Pack<float>*>(out));
-            store_at<float>(p.entropy, 1, K, first, rows, t0, steps, reinterpret_cast<Pack<float>*>(bits_out));
+            store_at<float>(p.entropy, 1, K, first, rows, t0, steps, bits_out);
         }
     }
     const SampleProblem& p;
