@@ -274,17 +274,18 @@ def train_single_head(
     x (E, N, Dx) or (E, B, N, Dx) and all else as for `single_head_step` with a seed axis; rates (4,) or (E, 4), the
     learning rates of w_q, w_k, w_v and w_out; held_out: x and targets of the same shapes, scored at every record.
     A seed whose loss is NaN or exceeds `diverged_above` (4 ln C unless given) stops and is marked as diverged.
-    float32 on the CPU. One thread trains one seed; the numbers are those of `single_head_step` and w −= rate · dw.
+    float32. One thread, or on a GPU one program, trains one seed; the numbers are those of `single_head_step` and
+    w −= rate · dw.
     Returns `Training`. Raises ValueError naming the argument at fault."""
     full, seeds = _check_weights(x, targets, (w_q, w_k, w_v, w_out))
     if not seeds:
         raise ValueError(f"w_q must have a seed axis, (E, Dx, Dk); got {tuple(w_q.shape)}")
-    if x.dtype != torch.float32 or x.device.type != "cpu":
-        raise ValueError(f"x must be float32 on the CPU for the trainer; got {x.dtype} on {x.device}")
+    if x.dtype != torch.float32:
+        raise ValueError(f"x must be float32 for the trainer; got {x.dtype}")
     for name, number in (("steps", steps), ("record_every", record_every)):
         if number < 1:
             raise ValueError(f"{name} must be at least 1; got {number}")
-    rates = torch.as_tensor(rates, dtype=torch.float32)
+    rates = torch.as_tensor(rates, dtype=torch.float32, device=x.device)
     if rates.shape not in ((4,), (len(full[0]), 4)):
         raise ValueError(f"rates must be (4,) or (E, 4) = ({len(full[0])}, 4); got {tuple(rates.shape)}")
     fresh = None
@@ -300,63 +301,12 @@ def train_single_head(
         if fresh[1].dim() != full[1].dim():
             raise ValueError("held_out targets must be classes or weights of classes, as targets are")
     limit = 4 * math.log(w_out.shape[-1]) if diverged_above is None else float(diverged_above)
-    trainer = _implementation(full[0], *_sizes(full))
-    train = trainer.train_single_head if hasattr(trainer, "train_single_head") else _train_step_by_step
-    weights, loss, records = train(
-        full[0], full[1], full[2:], rates.expand(len(full[0]), 4), steps, record_every, limit, fresh, causal,
-        _scale(scale, w_q.shape[-1]),
-    )  # fmt: skip
+    with torch.no_grad():
+        weights, loss, records = _implementation(full[0], *_sizes(full)).train_single_head(
+            full[0], full[1], full[2:], rates.expand(len(full[0]), 4), steps, record_every, limit, fresh, causal,
+            _scale(scale, w_q.shape[-1]),
+        )  # fmt: skip
     recorded = tuple(range(0, steps + 1, record_every))
     named = records.unbind(-1)
     diverged = ~(loss[:, -1] <= limit)
     return Training._make([tuple(weights), loss, diverged, recorded, *named[:4], records[..., 4:8], *named[8:]])
-
-
-def _train_step_by_step(
-    x: Tensor,
-    targets: Tensor,
-    weights: Sequence[Tensor],
-    rates: Tensor,
-    steps: int,
-    every: int,
-    limit: float,
-    held_out: tuple[Tensor, Tensor] | None,
-    causal: bool,
-    scale: float,
-) -> tuple[list[Tensor], Tensor, Tensor]:
-    """What the native trainer does, seed by seed from the reference; serves where nothing can be compiled."""
-    loss = torch.full((len(x), steps + 1), torch.nan, dtype=torch.float64)
-    records = torch.full((len(x), steps // every + 1, 11), torch.nan, dtype=torch.float64)
-    trained = []
-    for e in range(len(x)):
-        w = [tensor[e : e + 1].clone() for tensor in weights]
-        data = x[e : e + 1], targets[e : e + 1]
-        for t in range(steps + 1):
-            step = reference.single_head_step(data[0], data[1], w[0], w[1], w[2], w[3], causal, scale)
-            loss[e, t] = step.loss[0]
-            if not loss[e, t] <= limit:
-                break
-            if t % every == 0:
-                records[e, t // every, :4] = _scores(data, w, causal, scale)[1:]
-                records[e, t // every, 4:8] = torch.stack([d.norm() for d in step[1:]])
-                if held_out:
-                    fresh = held_out[0][e : e + 1], held_out[1][e : e + 1]
-                    records[e, t // every, 8:] = _scores(fresh, w, causal, scale)[:3]
-            if t < steps:
-                for tensor, gradient, rate in zip(w, step[1:], rates[e].tolist(), strict=True):
-                    tensor -= rate * gradient
-        trained.append(w)
-    return [torch.cat(same) for same in zip(*trained, strict=True)], loss, records
-
-
-def _scores(data: tuple[Tensor, Tensor], w: list[Tensor], causal: bool, scale: float) -> Tensor:
-    """Loss, predictive entropy, accuracy, routing entropy, advantage variance: means over positions."""
-    x, targets = data
-    q, k, v = (x @ m[:, None] for m in w[:3])
-    step = reference.attention_cross_entropy(q, k, v, w[3], targets, causal, scale, True)
-    found = step.statistics
-    assert found is not None
-    classes = targets if targets.dim() == 3 else targets.argmax(-1)
-    hits = (found.predicted == classes).float().mean()
-    variance = found.variance.sum() * targets.shape[1] * targets.shape[2]
-    return torch.stack([step.loss[0], found.predictive_entropy.mean(), hits, found.entropy.mean(), variance]).double()

@@ -1,5 +1,6 @@
 """A sweep from start to end: the folder made ready, what is missing planned, and an engine set to work on it."""
 
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,12 @@ from .store import Store
 from .work import Pack
 
 ENGINES = ("local", "ray")
+
+
+def _check_space(folder: Path, plan: Plan) -> None:
+    free = shutil.disk_usage(folder).free
+    if plan.disk > free:
+        raise ValueError(f"--out {folder}: the sweep needs about {plan.disk:,} bytes and its disk has {free:,} free")
 
 
 def run_sweep(
@@ -49,6 +56,7 @@ def run_sweep(
         plan = make_plan(sweep, done, workers=workers, pack=pack, device=device)
         if on_plan:
             on_plan(plan)
+        _check_space(folder, plan)
         work = run_local if engine == "local" else run_on_ray
         work(plan.packs, folder, workers=workers, device=device, on_done=on_done or (lambda pack: None))
     return store

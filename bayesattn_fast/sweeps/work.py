@@ -86,10 +86,10 @@ def _model_rows(pack: Pack, config: RunConfig, folder: Path, device: str) -> lis
     return rows
 
 
-def _curves(rows: Sequence[Mapping[str, Any]]) -> dict[int, dict[str, list]]:
+def _curves(rows: Sequence[Mapping[str, Any]]) -> dict[int, dict[str, list[Any]]]:
     """By seed: the steps of the evaluations and the model's metrics at them, over all positions."""
     mine = [row for row in rows if row["predictor"] == MODEL and row["span"] == "all"]
-    found: dict[int, dict[str, list]] = {}
+    found: dict[int, dict[str, list[Any]]] = {}
     for row in sorted(mine, key=lambda row: row["step"]):
         of = found.setdefault(row["seed"], {"evaluated": [], **{f"{name}_curve": [] for name in CURVES}})
         of["evaluated"].append(row["step"])
@@ -98,8 +98,8 @@ def _curves(rows: Sequence[Mapping[str, Any]]) -> dict[int, dict[str, list]]:
     return found
 
 
-def _losses(rows: Sequence[Mapping[str, Any]]) -> dict[int, dict[str, list]]:
-    found: dict[int, dict[str, list]] = {}
+def _losses(rows: Sequence[Mapping[str, Any]]) -> dict[int, dict[str, list[Any]]]:
+    found: dict[int, dict[str, list[Any]]] = {}
     for row in rows:
         of = found.setdefault(row["seed"], {"recorded": [], "train_loss_curve": []})
         of["recorded"].append(row["step"])

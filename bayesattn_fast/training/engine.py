@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from ..tunnels.protocol import Batch, Tunnel
 from . import optimizer, watch
 from .checkpoint import Checkpoint
 from .config import RunConfig
+from .graph import GradientGraph
 from .phases import PhaseClock
 
 HISTORY = ("loss", "floor", "gradient_norm", "lr")
@@ -56,11 +58,13 @@ class Engine:
         self.watched_steps: list[int] = []
         self.watched: list[Tensor] = []
         self.clock: PhaseClock | None = None
+        self.graph: GradientGraph | Literal[False] | None = None
 
-    def precision(self) -> AbstractContextManager:
+    def precision(self) -> AbstractContextManager[Any]:
         """Autocast to bfloat16 where the run asks for it."""
         if self.config.training.precision == "bf16":
-            return torch.autocast(self.device.type, dtype=torch.bfloat16)
+            # Without its cache of cast weights, which would outlive the graph that they were captured in.
+            return torch.autocast(self.device.type, dtype=torch.bfloat16, cache_enabled=self.device.type == "cpu")
         return nullcontext()
 
     def sample(self) -> Batch:
@@ -74,19 +78,15 @@ class Engine:
             self.clock.start()
         training, batch = self.config.training, self.sample()
         self._end("data")
-        self.optimizer.zero_grad(set_to_none=True)
-        losses = self._watched_gradients(batch) if self._watches() else self._gradients(batch)
-        norms = optimizer.gradient_norms(self.parameters)
+        losses, norms = self._watched_gradients(batch) if self._watches() else self._scaled_gradients(batch)
         self._note_divergence(losses, norms)
-        factors = (training.clip / (norms + 1e-6)).clamp(max=1.0) if training.clip else torch.ones_like(norms)
         dead = (self.diverged >= 0).to(self.device)
-        optimizer.scale_gradients(self.parameters, factors.masked_fill(dead, 0.0))
         rate = optimizer.learning_rate(training, self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self._step_alive(dead)
         floor = batch.entropy.flatten(1).mean(1) * math.log(2)
-        result = StepResult(losses.detach(), floor, norms, rate)
+        result = StepResult(losses, floor, norms, rate)
         self.step += 1
         if self.step % training.log_every == 0 or self.step == 1:
             self.recorded_steps.append(self.step)
@@ -94,34 +94,47 @@ class Engine:
         self._end("optimiser")
         return result
 
-    def _gradients(self, batch: Batch) -> Tensor:
-        """Every seed's loss (E,), its gradients left in the parameters."""
+    def _scaled_gradients(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Loss and gradient norm of every seed (E,), as `_gradients` returns them; on a GPU from one captured graph."""
+        if self.device.type != "cuda" or self.clock:  # the clock looks between the phases
+            return self._gradients(batch)
+        if self.graph is None:
+            self.graph = GradientGraph.capture(self._gradients, batch, self.parameters)
+        return self.graph(batch) if self.graph else self._gradients(batch)
+
+    def _gradients(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Loss and gradient norm of every seed (E,); in the parameters its clipped gradients, 0 where not finite."""
+        self.optimizer.zero_grad(set_to_none=True)
         with self.precision():
             logits = self.model(batch.inputs)
         losses = seed_losses(logits, batch, self.config.training.targets)
         self._end("forward")
         losses.sum().backward()
         self._end("backward")
-        return losses
+        norms, clip = optimizer.gradient_norms(self.parameters), self.config.training.clip
+        factors = (clip / (norms + 1e-6)).clamp(max=1.0) if clip else torch.ones_like(norms)
+        broken = ~(losses.detach().isfinite() & norms.isfinite())
+        optimizer.scale_gradients(self.parameters, factors.masked_fill(broken, 0.0))
+        return losses.detach(), norms
 
     def _watches(self) -> bool:
         every = self.config.training.watch_every
         return every > 0 and self.step % every == 0
 
-    def _watched_gradients(self, batch: Batch) -> Tensor:
+    def _watched_gradients(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The same, with the step's routing recorded beside."""
         with record_dynamics(self.model) as record:
-            losses = self._gradients(batch)
+            found = self._gradients(batch)
         self.watched_steps.append(self.step)
         self.watched.append(watch.summarise(record, len(self.config.seeds), batch.entropy[0].numel()))
-        return losses
+        return found
 
     def _end(self, phase: str) -> None:
         if self.clock:
             self.clock.end(phase)
 
     def _note_divergence(self, losses: Tensor, norms: Tensor) -> None:
-        broken = ~(losses.detach().isfinite() & norms.isfinite()).cpu()
+        broken = ~(losses.isfinite() & norms.isfinite()).cpu()
         self.diverged[broken & (self.diverged < 0)] = self.step
 
     def _step_alive(self, dead: Tensor) -> None:

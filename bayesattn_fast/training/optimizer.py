@@ -96,7 +96,8 @@ def gradient_norms(parameters: Sequence[Parameter]) -> Tensor:
 def scale_gradients(parameters: Sequence[Parameter], factors: Tensor) -> None:
     """Multiply each seed's gradient by its factor; 0 clears it even where it is not finite."""
     dead = factors == 0
-    any_dead = bool(dead.any())
+    # On a GPU the question would wait for the device, which a captured step must not.
+    any_dead = factors.is_cuda or bool(dead.any())
     for parameter in parameters:
         if parameter.grad is not None:
             shape = (-1, *[1] * (parameter.dim() - 1))

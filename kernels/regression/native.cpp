@@ -4,6 +4,7 @@
 //   m ← m + g (y − m·x),  Σ ← Σ − g (Σx)ᵀ,  g = Σx/s²,  s² = σ² + xᵀΣx;   p(bin) = Φ((b − m·x)/s) − Φ((a − m·x)/s)
 // with Σ kept factorised.
 #include "bayes.h"
+#include "bins.h"
 #include "philox.h"
 
 namespace {
@@ -26,7 +27,7 @@ struct RegressionSample {
     double tau, sigma;
 };
 
-constexpr int64_t STEPS = 16;
+constexpr int64_t STEPS = 16, LARGE = 1 << 20;  // LARGE: bytes that are not to pass through the cache
 
 inline void store_as(float* to, Pack<double> x) { store_single(to, x); }
 inline void store_as(double* to, Pack<double> x) { store(to, x); }
@@ -45,31 +46,36 @@ class Follower {
     static int64_t packs(int64_t D, int64_t C) {
         return HALVES * Weights::packs(D) + C + (C + 3 * STEPS) * HALVES;
     }
-    Follower(int64_t D, int64_t C, int64_t L, double tau, double sigma, const double* edges, Pack<double>* scratch)
-        : C(C), L(L), edges(edges), bins(scratch + HALVES * Weights::packs(D)), out(reinterpret_cast<T(*)[LANES<T>]>(bins + C)),
+    Follower(int64_t batch, int64_t D, int64_t C, int64_t L, double tau, double sigma, const double* edges, Pack<double>* scratch)
+        : C(C), L(L), large(batch * L * C * int64_t(sizeof(T)) >= LARGE), edges(edges), equal(edges, C), bins(scratch + HALVES * Weights::packs(D)),
+          out(reinterpret_cast<T(*)[LANES<T>]>(bins + C)),
           halves{{D, tau, sigma, scratch}, {D, tau, sigma, scratch + (HALVES - 1) * Weights::packs(D)}} {}
     // Steps t0 … t0 + steps − 1 ≤ STEPS of rows first … : pairs[half][t] holds x (D), then y.
     void follow(const Pack<double>* pairs, int64_t D, int64_t t0, int64_t steps, int64_t first, int64_t rows,
                 const Results& to) {
-        T(*summary)[LANES<T>] = out + C;  // mean, variance, entropy of STEPS steps each
+        summary = out + C;  // mean, variance, entropy of STEPS steps each
         for (int64_t t = 0; t < steps; t++) {
             for (int h = 0; h < HALVES; h++) {
                 const Pack<double>* x = pairs + (h * steps + t) * (D + 1);
-                Pack<double> mean, variance;
-                halves[h].predict(x, mean, variance);
-                const Pack<double> residual = x[D] - mean;
+                halves[h].predict(x, mean[h], variance[h]);
+                const Pack<double> residual = x[D] - mean[h];
                 halves[h].learn(residual);
-                // ln(2π s²) = ln 2 · log2(2π s²)
-                if (to.evidence)
-                    evidence[h] -= 0.5 * (residual * residual / variance +
-                                          log2_of(variance * 6.283185307179586) * 0.69314718055994530942);
-                binned_normal(mean, variance, edges, C, bins);
-                for (int64_t c = 0; c < C; c++) store_as(out[c] + h * W, bins[c]);
-                store_as(summary[t] + h * W, mean);
-                store_as(summary[STEPS + t] + h * W, variance);
-                store_as(summary[2 * STEPS + t] + h * W, entropy_as(T(), C, bins));
+                if (to.evidence) {
+                    Mask<double> exponent;
+                    squares[h] += residual * residual / variance[h];
+                    mantissas[h] *= significand<double>(variance[h], exponent);
+                    exponents[h] += exponent;
+                }
+                store_as(summary[t] + h * W, mean[h]);
+                store_as(summary[STEPS + t] + h * W, variance[h]);
             }
+            bin(t);
             put(to.predictive, C, t0 + t, 1, first, rows, out);
+        }
+        for (int h = 0; h < HALVES; h++) {
+            Mask<double> exponent;
+            mantissas[h] = significand<double>(mantissas[h], exponent);
+            exponents[h] += exponent;
         }
         put(to.mean, 1, t0, steps, first, rows, summary);
         put(to.variance, 1, t0, steps, first, rows, summary + STEPS);
@@ -77,21 +83,56 @@ class Follower {
     }
     void finish(int64_t first, int64_t rows, const Results& to) {
         T sums[LANES<T>];
-        for (int h = 0; h < HALVES; h++) store_as(sums + h * W, evidence[h]);
+        for (int h = 0; h < HALVES; h++) {
+            // Σ ln(2π s²) = L ln 2π + ln 2 · Σ log2 s²
+            const Pack<double> logs = log2_of(mantissas[h]) + __builtin_convertvector(exponents[h], Pack<double>);
+            const Pack<double> log = logs * 0.69314718055994530942 + double(L) * 1.8378770664093454836;
+            store_as(sums + h * W, -0.5 * (squares[h] + log));
+        }
         std::memcpy(to.evidence + first, sums, rows * sizeof(T));
     }
 
    private:
+    // Bins and entropy of step t, from mean and variance.
+    void bin(int64_t t) {
+        typename EqualBins::Half quick[2]{};
+        Mask<double> slow[2] = {Mask<double>{} - 1, Mask<double>{} - 1};
+        if constexpr (HALVES == 2) {
+            equal.fill(mean, variance, quick, out);
+            for (int h = 0; h < 2; h++) {
+                slow[h] = quick[h].wide;
+                store_single(summary[2 * STEPS + t] + h * W, quick[h].bits);
+            }
+        }
+        for (int h = 0; h < HALVES; h++) {
+            if (!any(slow[h])) continue;
+            binned_normal(mean[h], variance[h], edges, C, bins);
+            for (int64_t c = 0; c < C; c++) choose(out[c] + h * W, bins[c], slow[h]);
+            choose(summary[2 * STEPS + t] + h * W, entropy_as(T(), C, bins), slow[h]);
+        }
+    }
+    // Lane by lane, so that a sequence has the same bits beside any others.
+    static void choose(T* to, Pack<double> x, Mask<double> lanes) {
+        T rounded[W];
+        store_as(rounded, x);
+        for (int l = 0; l < W; l++) to[l] = lanes[l] ? rounded[l] : to[l];
+    }
     void put(T* to, int64_t width, int64_t t, int64_t steps, int64_t first, int64_t rows, const T (*from)[LANES<T>]) {
         if (to != nullptr)
-            store_columns<T>(to + (first * L + t) * width, L * width, rows, steps * width, reinterpret_cast<const Pack<T>*>(from));
+            store_columns<T>(to + (first * L + t) * width, L * width, rows, steps * width,
+                             reinterpret_cast<const Pack<T>*>(from), large);
     }
     const int64_t C, L;
+    const bool large;
     const double* edges;
+    const EqualBins equal;
     Pack<double>* bins;
-    T (*out)[LANES<T>];
+    T (*out)[LANES<T>], (*summary)[LANES<T>] = nullptr;
     Weights halves[2];
-    Pack<double> evidence[2]{};
+    Pack<double> mean[2], variance[2];
+    // Of the evidence: Σ (y − mean)²/s², and Π s² as mantissa and exponent.
+    Pack<double> squares[2]{}, mantissas[2] = {splat(1.0), splat(1.0)};
+    Mask<double> exponents[2]{};
 };
 
 template <class T>
@@ -100,7 +141,7 @@ int regression_block(const RegressionProblem& p, int64_t first, int64_t rows, Pa
     const int64_t D = p.dimensions, L = p.length;
     const typename Follower<T>::Results to{static_cast<T*>(p.mean), static_cast<T*>(p.variance), static_cast<T*>(p.predictive),
                                            static_cast<T*>(p.entropy), static_cast<T*>(p.evidence)};
-    Follower<T> follower(D, p.classes, L, p.tau, p.sigma, static_cast<const double*>(p.edges), scratch);
+    Follower<T> follower(p.batch, D, p.classes, L, p.tau, p.sigma, static_cast<const double*>(p.edges), scratch);
     Pack<double>* pairs = scratch + Follower<T>::packs(D, p.classes);
     auto* loaded = reinterpret_cast<T(*)[LANES<T>]>(pairs + HALVES * STEPS * (D + 1));
     Mask<double> bad{};
@@ -145,7 +186,7 @@ class RegressionSampler {
         auto* normal = reinterpret_cast<double*>(scratch + padded / 16);
         Pack<double>* shown = scratch + padded / 16 + padded / 8;  // of each half: x and y of every pair
         Pack<double>* pairs = shown + 2 * L * (D + 1);             // the same of a few steps
-        Follower<float> follower(D, C, L, p.tau, p.sigma, p.edges, pairs + 2 * STEPS * (D + 1));
+        Follower<float> follower(p.draw.rows(), D, C, L, p.tau, p.sigma, p.edges, pairs + 2 * STEPS * (D + 1));
         const Follower<float>::Results to{nullptr, nullptr, p.predictive, p.entropy, nullptr};
         for (int64_t i = 0; i < ROWS; i++) draw(first + at_most(i, rows - 1), words, normal, shown + (i / W) * L * (D + 1), i % W);
         for (int64_t t0 = 0; t0 < L; t0 += STEPS) {

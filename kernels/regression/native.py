@@ -26,7 +26,8 @@ def regression(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, int]:
     """Mean and variance (R, L), predictive (R, L, C), entropy (R, L), log evidence (R,) and the status.
 
-    x (R, L, d), y (R, L); edges: the C − 1 inner edges of the bins. REFUSED: validation found NaN or infinity.
+    x (R, L, d), y (R, L); edges: the C − 1 inner edges of the bins, equally spaced. REFUSED: validation
+    found NaN or infinity.
     """
     rows, length, d = x.shape
     classes = len(edges) + 1
@@ -44,8 +45,8 @@ def regression_sample(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Inputs (R, 2L − 1, d + 3), targets (R, L), predictive (R, L, C) and entropy (R, L) of tunnels.Regression.
 
-    edges (C − 1,) float64. Inputs and targets equal the reference's bit for bit; predictive and entropy are float64
-    results rounded once, within one float32 rounding of the reference's.
+    edges (C − 1,) float64, equally spaced. Inputs and targets equal the reference's bit for bit; predictive and entropy
+    lie within one float32 rounding of the reference's.
     """
     rows, classes = draw.rows, len(edges) + 1
     inputs = torch.empty(rows, 2 * pairs - 1, dimensions + 3)

@@ -9,11 +9,7 @@ import torch
 from torch import Tensor
 
 from .._native import build
-from .reference import HeadStep, Statistics, WeightStep
-
-RECORD = 11
-"""Numbers of a record: predictive entropy, accuracy, routing entropy, advantage variance, four gradient norms, and
-loss, predictive entropy, accuracy on held-out data."""
+from .reference import HeadStep, Statistics, WeightStep, unfilled
 
 
 @functools.cache
@@ -82,16 +78,12 @@ def train_single_head(
     causal: bool,
     scale: float,
 ) -> tuple[list[Tensor], Tensor, Tensor]:
-    """Gradient descent of every seed by one thread: (trained weights, loss (E, steps + 1), records (E, R, RECORD)).
-
-    weights: w_q, w_k, w_v, w_out, which are not changed; rates (E, 4). NaN after a seed's loss exceeded `limit`.
-    """
+    """The contract of reference.py for float32: one thread trains one seed."""
     data = [x.contiguous(), targets.contiguous()]
     fresh = [t.contiguous() for t in held_out] if held_out else [None, None]
     trained = [w.clone(memory_format=torch.contiguous_format) for w in weights]
     rates = rates.to(x.dtype).contiguous()
-    loss = x.new_empty(len(x), steps + 1, dtype=torch.float64)
-    records = x.new_empty(len(x), steps // every + 1, RECORD, dtype=torch.float64)
+    loss, records = unfilled(x, steps, every)
     pointers = _pointers([*data, *trained, rates, loss, records, *fresh])
     sizes = _weight_sizes([*data, *trained], causal)
     _library().train_single_head(pointers, sizes, scale, steps, every, limit, torch.get_num_threads())

@@ -13,6 +13,7 @@ w_q, w_k (E, Dx, Dk), w_v (E, Dx, Dv); targets (E, B, N) int64 classes in [0, C)
 classes in q's dtype. The loss is the mean over B and N, one number a seed.
 """
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -168,3 +169,87 @@ def single_head_step(
     step = attention_cross_entropy(q, k, v, w_out, targets, causal, scale, False)
     dw_q, dw_k, dw_v = ((x.mT @ d).sum(1) for d in (step.dq, step.dk, step.dv))
     return WeightStep(step.loss, dw_q, dw_k, dw_v, step.dw_out)
+
+
+RECORD = 11
+"""Numbers of a record: predictive entropy, accuracy, routing entropy, advantage variance, four gradient norms, and
+loss, predictive entropy, accuracy on held-out data."""
+Data = tuple[Tensor, Tensor]
+"""x and targets."""
+
+
+def train_single_head(
+    x: Tensor,
+    targets: Tensor,
+    weights: Sequence[Tensor],
+    rates: Tensor,
+    steps: int,
+    every: int,
+    limit: float,
+    held_out: Data | None,
+    causal: bool,
+    scale: float,
+) -> tuple[list[Tensor], Tensor, Tensor]:
+    """Full-batch gradient descent, seed by seed: (trained weights, loss (E, steps + 1), records (E, R, RECORD)).
+
+    weights: w_q, w_k, w_v, w_out, which are not changed; rates (E, 4); R = steps // every + 1. Loss and records are
+    float64: loss[t] before step t, the last one after all. NaN after a seed's loss exceeded `limit` or was none; its
+    weights then stay.
+    """
+    loss, records = unfilled(x, steps, every)
+    trained = []
+    for e in range(len(x)):
+        w = [tensor[e : e + 1].clone() for tensor in weights]
+        data = x[e : e + 1], targets[e : e + 1]
+        fresh = (held_out[0][e : e + 1], held_out[1][e : e + 1]) if held_out else None
+        for t in range(steps + 1):
+            step = single_head_step(data[0], data[1], w[0], w[1], w[2], w[3], causal, scale)
+            loss[e, t] = step.loss[0]
+            if not loss[e, t] <= limit:
+                break
+            if t % every == 0:
+                records[e, t // every] = record(attention_cross_entropy, data, fresh, w, causal, scale)[0]
+            if t < steps:
+                for tensor, gradient, rate in zip(w, step[1:], rates[e].tolist(), strict=True):
+                    tensor -= rate * gradient
+        trained.append(w)
+    return [torch.cat(same) for same in zip(*trained, strict=True)], loss, records
+
+
+def unfilled(x: Tensor, steps: int, every: int) -> tuple[Tensor, Tensor]:
+    """Loss and records before training: NaN."""
+    loss = x.new_full((len(x), steps + 1), torch.nan, dtype=torch.float64)
+    return loss, x.new_full((len(x), steps // every + 1, RECORD), torch.nan, dtype=torch.float64)
+
+
+def record(
+    head_step: Callable[..., HeadStep],
+    data: Data,
+    held_out: Data | None,
+    w: Sequence[Tensor],
+    causal: bool,
+    scale: float,
+) -> Tensor:
+    """The record of all seeds at these weights, (E, RECORD); head_step: an attention_cross_entropy."""
+    x, targets = data
+    step = head_step(*(x @ m[:, None] for m in w[:3]), w[3], targets, causal, scale, True)
+    found = step.statistics
+    assert found is not None
+    gradients = [(x.mT @ d).sum(1) for d in (step.dq, step.dk, step.dv)]
+    norms = [gradient.norm(dim=(1, 2)) for gradient in (*gradients, step.dw_out)]
+    # u carries the loss's 1/(B·N): the variance of a position's own loss is (B·N)² times as large, and this is a mean.
+    variance = found.variance.sum((1, 2)) * (x.shape[1] * x.shape[2])
+    fresh = [torch.full_like(step.loss, torch.nan)] * 3
+    if held_out:
+        other = head_step(*(held_out[0] @ m[:, None] for m in w[:3]), w[3], held_out[1], causal, scale, True)
+        fresh = [other.loss, *_outcome(other, held_out[1])]
+    return torch.stack([*_outcome(step, targets), found.entropy.mean((1, 2)), variance, *norms, *fresh], 1).double()
+
+
+def _outcome(step: HeadStep, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean predictive entropy (E,), and accuracy (E,) of the likeliest class."""
+    found = step.statistics
+    assert found is not None
+    classes = targets if targets.dim() == 3 else targets.argmax(-1)
+    hits = (found.predicted == classes).to(step.loss.dtype).mean((1, 2))
+    return found.predictive_entropy.mean((1, 2)), hits

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from bayesattn_fast.kernels.single_head.reference import HeadStep
-from bayesattn_fast.ops.single_head import attention_cross_entropy, single_head_step
+from bayesattn_fast.ops.single_head import attention_cross_entropy, single_head_step, train_single_head
 from tests.closeness import assert_close
 from tests.ops.head_cases import draw, in_float64, problem
 
@@ -74,3 +74,44 @@ def test_memory_grows_linearly_with_length() -> None:
         return torch.cuda.max_memory_allocated() - before
 
     assert peak(16_384) < 5 * peak(4_096)
+
+
+@pytest.mark.parametrize("length", [40, 2000])
+def test_the_trainer_gives_the_numbers_of_single_steps(length: int) -> None:
+    x, targets, weights = problem(3, length)
+    rates = torch.tensor([[0.5] * 4, [0.1, 0.2, 0.3, 0.4], [0.1, 0.1, 1.0, 0.1]])
+    gpu = [x.cuda(), targets.cuda(), *on_gpu(weights)]
+    trained = train_single_head(*gpu, rates=rates, steps=20, record_every=7, held_out=(gpu[0], gpu[1]))
+    stepped = [w.double() for w in weights]
+    for t in range(20):
+        step = single_head_step(x.double(), targets, *stepped)
+        assert_close(trained.loss[:, t], step.loss, 1e-6, "loss")
+        for i in range(4):
+            stepped[i] -= rates[:, i, None, None] * step[1 + i]
+    for i, (ours, expected) in enumerate(zip(trained.weights, stepped, strict=True)):
+        assert_close(ours, expected, 5e-6, "weights")
+        start = weights[i].double()
+        assert_close(ours.cpu() - start, expected - start, 1e-4, "change of the weights")
+    assert_close(trained.held_out_loss, trained.loss[:, ::7], 1e-6, "held-out loss on the training data")
+    assert not trained.diverged.any()
+
+
+def test_training_gives_the_same_bits_however_it_is_cut_into_launches() -> None:
+    x, targets, weights = problem(200, 129)
+    gpu = [x.cuda(), targets.cuda(), *on_gpu(weights)]
+    found = [train_single_head(*gpu, rates=[0.1, 0.1, 1.0, 0.1], steps=30, record_every=k) for k in (30, 7, 30)]
+    for other in found[1:]:
+        assert torch.equal(found[0].loss, other.loss)
+        assert all(torch.equal(a, b) for a, b in zip(found[0].weights, other.weights, strict=True))
+
+
+def test_a_seed_that_diverges_is_marked_and_leaves_the_others_alone() -> None:
+    x, targets, weights = problem(2, 64)
+    rates = torch.tensor([[0.1] * 4, [1e4] * 4])
+    both = train_single_head(x.cuda(), targets.cuda(), *on_gpu(weights), rates=rates, steps=30)
+    alone = train_single_head(
+        x[:1].cuda(), targets[:1].cuda(), *(w[:1].cuda() for w in weights), rates=[0.1] * 4, steps=30
+    )
+    assert both.diverged.tolist() == [False, True]
+    assert torch.equal(both.loss[0], alone.loss[0])
+    assert bool(both.loss[1].isnan().any())

@@ -1,11 +1,13 @@
 """The Triton kernels of a single head, run by Triton's interpreter, against the closed forms in float64."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from bayesattn_fast.backends import backend
 from bayesattn_fast.kernels.single_head import reference
 from tests.closeness import assert_close
 from tests.interpreter import interpreted, only_result
@@ -90,13 +92,13 @@ def test_short_sequences_take_one_launch_and_long_ones_two_with_the_same_bits() 
 
 def step_with_whole(most: int, tensors: list[Tensor]) -> Any:
     """In the interpreter's process: the step with another limit of what one program takes."""
-    from bayesattn_fast.kernels.single_head import forward
+    from bayesattn_fast.kernels.single_head import step
 
-    before, forward.WHOLE = forward.WHOLE, most
+    before, step.WHOLE = step.WHOLE, most
     try:
-        return forward.attention_cross_entropy(*tensors, True, 0.3, True)
+        return step.attention_cross_entropy(*tensors, True, 0.3, True)
     finally:
-        forward.WHOLE = before
+        step.WHOLE = before
 
 
 def test_the_weights_gradients_are_those_of_the_reference() -> None:
@@ -126,10 +128,96 @@ def test_the_public_function_reaches_the_kernels_and_differentiates_through_them
 
 def public_step(tensors: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
     """In the interpreter's process: loss and gradients by autograd."""
-    from bayesattn_fast.backends import backend
     from bayesattn_fast.ops.single_head import attention_cross_entropy
 
     leaves = [t.requires_grad_() for t in tensors[:4]]
     with backend("triton"):
         step = attention_cross_entropy(*leaves, tensors[4], scale=0.5)
     return step.loss.detach(), list(torch.autograd.grad(3 * step.loss.sum(), leaves))
+
+
+def training(seeds: int, batch: int, length: int, soft: bool) -> dict[str, Any]:
+    """A call of the trainer: inputs that tell the target, a held-out copy a little off, and a seed that diverges."""
+    x, targets, weights = problem(seeds * batch, length)
+    x, hard = x.view(seeds, batch, length, -1), targets.view(seeds, batch, length)
+    y = reference.one_hot(hard, 8, x.dtype) * 0.9 + 0.0125 if soft else hard
+    rates = torch.tensor([[0.5, 0.5, 0.5, 0.5], [0.1, 0.2, 0.3, 1e6]])[:seeds]
+    return {
+        "x": x,
+        "targets": y,
+        "weights": [w[:seeds] for w in weights],
+        "rates": rates,
+        "steps": 4,
+        "every": 2,
+        "limit": 8.3,
+        "held_out": (x + 0.1, y),
+        "causal": True,
+        "scale": 0.3,
+    }
+
+
+@pytest.mark.parametrize(("batch", "length", "soft"), [(1, 21, False), (1, 33, True), (2, 5, False)])
+def test_the_trainer_gives_the_numbers_of_step_by_step_descent_in_float64(batch: int, length: int, soft: bool) -> None:
+    call = training(2, batch, length, soft)
+    weights, loss, records = only_result(FORWARD, "train_single_head", **call)
+    in_full = {name: in_float64(list(v)) if isinstance(v, list | tuple) else v for name, v in call.items()}
+    in_full |= {name: in_float64([call[name]])[0] for name in ("x", "targets", "rates")}
+    exact_weights, exact_loss, exact_records = reference.train_single_head(**in_full)
+    # The second seed's readout flies off in its first step: it stops there, and the first goes on.
+    assert loss.isnan().tolist() == exact_loss.isnan().tolist() == [[False] * 5, [False, False, True, True, True]]
+    assert_close(loss[0], exact_loss[0], 1e-6, "loss")
+    assert_close(records[0], exact_records[0], 5e-6, "records")
+    assert torch.equal(records.isnan(), exact_records.isnan())
+    for i, (trained, wanted) in enumerate(zip(weights, exact_weights, strict=True)):
+        assert_close(trained, wanted, 5e-6, f"weights {i}")
+        start = call["weights"][i].double()
+        assert_close(trained[0] - start[0], wanted[0] - start[0], 5e-5, f"change of weights {i}")
+
+
+def test_one_launch_takes_all_steps_between_two_records_of_all_seeds() -> None:
+    call = training(2, 1, 9, False) | {"steps": 5, "every": 3, "held_out": None}
+    made = interpreted(FORWARD, "train_single_head", **call)[1]
+    assert [(launch.kernel, launch.programs) for launch in made] == 2 * [("sequence_kernel", 2), ("train_kernel", 2)]
+
+
+def test_the_length_of_a_launch_changes_no_bit() -> None:
+    call = training(1, 1, 12, False)
+    found = [only_result(FORWARD, "train_single_head", **call | {"every": every}) for every in (1, 5)]
+    assert torch.equal(found[0][1], found[1][1])
+    assert all(torch.equal(a, b) for a, b in zip(found[0][0], found[1][0], strict=True))
+
+
+def test_training_leaves_its_arguments_alone() -> None:
+    call = training(2, 1, 6, False)
+    unchanged = interpreted("tests.kernels.test_single_head_triton", "weights_after_training", call)[0]
+    assert all(torch.equal(a, b) for a, b in zip(unchanged, call["weights"], strict=True))
+
+
+def weights_after_training(call: dict[str, Any]) -> list[Tensor]:
+    """In the interpreter's process: the weights that were given, after the call."""
+    from bayesattn_fast.kernels.single_head.forward import train_single_head
+
+    train_single_head(**call)
+    return list(call["weights"])
+
+
+def test_the_public_trainer_reaches_the_kernel_and_marks_the_seed_that_diverged() -> None:
+    call = training(2, 1, 9, False)
+    found, made = interpreted("tests.kernels.test_single_head_triton", "public_training", call)
+    assert {launch.kernel for launch in made} == {"sequence_kernel", "train_kernel"}
+    assert found.diverged.tolist() == [False, True]
+    with backend("reference"):
+        plain = public_training(call, None)
+    for name, ours, wanted in zip(found._fields[4:], found[4:], plain[4:], strict=True):
+        assert_close(ours[0], wanted[0], 1e-5, name)
+
+
+def public_training(call: dict[str, Any], name: str | None = "triton") -> Any:
+    """`train_single_head` of the package, under a back end."""
+    from bayesattn_fast.ops.single_head import train_single_head
+
+    x, targets = call["x"][:, 0], call["targets"][:, 0]
+    with backend(name) if name else nullcontext():
+        return train_single_head(
+            x, targets, *call["weights"], rates=call["rates"], steps=3, record_every=2, held_out=(x, targets)
+        )

@@ -54,6 +54,12 @@ EVERYTHING = [
     )
 ]
 
+TRAINED = [
+    Head(sizes, soft=soft, causal=causal)
+    for sizes in (*itertools.product((16, 32), repeat=4), WIDEST, (64, 16, 16, 16), (16, 64, 16, 64), (20, 16, 64, 10))
+    for soft, causal in ((False, True), (True, False))
+]
+
 
 @pytest.fixture(autouse=True)
 def cache(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,6 +105,36 @@ def test_steps_fit_without_spills_in_full_precision(name: str, capability: int) 
     assert [k.name for k in kernels] in (["sequence_kernel"], ["rows_kernel", "columns_kernel"])
     for kernel in kernels:
         check(name, kernel)
+
+
+def compile_trainer(head: Head, capability: int) -> gpu.Compiled:
+    """The kernel that trains, without those of its records."""
+    inputs, d, values, classes = head.sizes
+    seeds, n = 2, head.length
+    targets = meta(seeds, 1, n, classes) if head.soft else meta(seeds, 1, n, dtype=torch.int64)
+    shapes = ((inputs, d), (inputs, d), (inputs, values), (values, classes))
+    weights, rates = [meta(seeds, *shape) for shape in shapes], meta(seeds, 4)
+    with gpu.compile_only(capability) as kernels:
+        x = meta(seeds, 1, n, inputs)
+        forward.train_single_head(x, targets, weights, rates, 9, 10, 8.0, None, head.causal, 0.3)
+    return next(kernel for kernel in kernels if kernel.name == "train_kernel")
+
+
+@pytest.mark.parametrize("capability", ARCHITECTURES)
+@pytest.mark.parametrize("name", ["sticky chain", "widest, soft"])
+def test_the_trainer_fits_without_spills_and_reads_what_it_wrote(name: str, capability: int) -> None:
+    kernel = compile_trainer(TYPICAL[name], capability)
+    check(name, kernel)
+    # The read-only cache would serve what lay there before the program's own stores.
+    assert "ld.global.nc" not in kernel.kernel.asm["ptx"]
+    assert kernel.kernel.asm["ptx"].count("bar.sync") > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", ARCHITECTURES)
+@pytest.mark.parametrize("head", TRAINED, ids=str)
+def test_every_form_of_the_trainer_fits_without_spills(head: Head, capability: int) -> None:
+    check(str(head), compile_trainer(head, capability))
 
 
 @pytest.mark.slow

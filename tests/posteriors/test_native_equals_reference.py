@@ -96,6 +96,30 @@ def test_regression_equals_the_reference(
     by_both(lambda *a: regression_predictive(*a, tau=tau, sigma=sigma, bins=bins), x, y)
 
 
+@pytest.mark.parametrize(("bins", "sigma"), [(64, 0.5), (3, 0.5), (40, 0.1), (700, 1.0)])
+def test_every_bin_is_exact_far_into_the_tails(bins: int, sigma: float) -> None:
+    generator = torch.Generator().manual_seed(4)
+    x, y = torch.randn(50, 20, 3, generator=generator), torch.randn(50, 20, generator=generator)
+    found = regression_predictive(x, y, sigma=sigma, bins=bins).predictive
+    with backend("reference"):
+        exact = regression_predictive(x.double(), y.double(), sigma=sigma, bins=bins).predictive
+    error = (found.double() - exact).abs()
+    assert (error <= 5e-7 * exact)[exact > 1e-20].all()
+    assert (error <= 1e-5 * exact)[exact > 1e-36].all()
+    assert (error <= 1e-37)[exact <= 1e-36].all()
+
+
+def test_wide_and_narrow_bins_side_by_side_do_not_touch_each_other() -> None:
+    generator = torch.Generator().manual_seed(7)
+    # Where x = 0 the predictive is narrower than a bin; elsewhere it spans many.
+    x = torch.randn(32, 6, 1, generator=generator) * torch.arange(32)[:, None, None].remainder(3)
+    y = torch.randn(32, 6, generator=generator)
+    together = regression_predictive(x, y, sigma=0.05, bins=16)
+    for row in range(32):
+        alone = regression_predictive(x[row : row + 1], y[row : row + 1], sigma=0.05, bins=16)
+        assert all(torch.equal(a[row : row + 1], b) for a, b in zip(together, alone, strict=True))
+
+
 @DRAWN
 @given(sizes(1, 30), sizes(1, 60), sizes(0, 60), seeds)
 def test_bijection_equals_the_reference(symbols: int, length: int, batch: int, seed: int) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -167,6 +168,15 @@ def test_a_second_driver_is_refused_and_leaves_the_manifest_alone(local: Path) -
     with locked(local), pytest.raises(ValueError, match="in use by another process"):
         run_sweep(sweep_of(tiny(seeds=50)), local, workers=1, resume=True)
     assert (local / MANIFEST).read_bytes() == before
+
+
+def test_a_disk_without_room_is_refused_before_anything_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=1000))
+    with pytest.raises(ValueError, match=r"needs about [\d,]+ bytes and its disk has 1,000 free"):
+        run_sweep(sweep_of(tiny()), tmp_path / "full", workers=1)
+    assert not Store(tmp_path / "full").shards
 
 
 def test_a_folder_of_something_else_is_refused(local: Path, tmp_path: Path) -> None:
