@@ -55,3 +55,8 @@ def commands(block: Block) -> list[Command]:
 def words_of(text: str, numbers: re.Pattern[str]) -> list[str]:
     """The words of a text without rules and with # for its numbers: two runs of one kind agree in them."""
     return numbers.sub("#", re.sub(r"[─━╭╮╰╯│]+", " ", text)).split()
+
+
+def decimals(text: str) -> list[float]:
+    """The numbers of a text that have a point or an exponent."""
+    return [float(found.group().replace("−", "-")) for found in DECIMAL.finditer(text)]

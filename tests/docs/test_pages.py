@@ -19,7 +19,7 @@ from bayesattn_fast import api, cli
 from bayesattn_fast.extensions import VARIABLE
 from bayesattn_fast.models import BLOCKS
 from bayesattn_fast.tunnels import PRESETS, TUNNELS
-from tests.docs.pages import DECIMAL, NUMBER, ROOT, Block, Command, blocks, commands, words_of
+from tests.docs.pages import DECIMAL, NUMBER, ROOT, Block, Command, blocks, commands, decimals, words_of
 
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 FEW = {"steps": 4, "warmup": 1, "eval_sequences": 64, "batch": 8, "eval_every": 4}
@@ -68,7 +68,11 @@ def test_the_code_of_a_page_runs_and_prints_what_it_says(
         capsys.readouterr()
         if block.kind == "python":
             exec(compile("\n" * block.line + block.code, str(page), "exec"), names)
-            _compare(block.shows, capsys.readouterr().out, DECIMAL, block.code)
+            printed = capsys.readouterr().out
+            _compare(block.shows, printed, DECIMAL, block.code)
+            if block.shows is not None and "ba.train(" not in block.code:
+                # Nothing was cut short, so the numbers are those of the page but for the last digit.
+                assert decimals(printed) == pytest.approx(decimals(block.shows), rel=0.01, abs=2e-3), block.code
         elif block.kind == "console":
             for command in commands(block):
                 run(command)
