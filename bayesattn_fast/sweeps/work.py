@@ -60,7 +60,7 @@ def train_pack(pack: Pack, scratch: Path | None = None, device: str = "cpu") -> 
     with tempfile.TemporaryDirectory() as temporary:
         folder = scratch or Path(temporary) / "run"
         if isinstance(pack.cell.config, Experiment):
-            rows = list(_head_rows(pack.cell.config, pack.seeds))
+            rows = list(_head_rows(pack.cell.config, pack.seeds, device))
         else:
             try:
                 rows = _model_rows(pack, pack.cell.config, folder, device)
@@ -107,8 +107,8 @@ def _losses(rows: Sequence[Mapping[str, Any]]) -> dict[int, dict[str, list[Any]]
     return found
 
 
-def _head_rows(experiment: Experiment, seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
-    for row in train_seeds(experiment, seeds, experiment.schedules):
+def _head_rows(experiment: Experiment, seeds: Sequence[int], device: str) -> Iterator[dict[str, Any]]:
+    for row in train_seeds(experiment, seeds, experiment.schedules, device):
         kept = {name: row[name] for name in ("seed", "schedule", "method", "base")}
         finals = {name: row[name][-1] for name in HEAD_FINALS}
         at_records = [row["loss"][step] for step in row["recorded"]]
