@@ -105,8 +105,8 @@ class Store:
         damaged = []
         for path in self.shards:
             try:
-                about = table_about(path)
-                seeds.setdefault(about["cell"], set()).update(json.loads(about["seeds"]))
+                for cell, found in json.loads(table_about(path)["parts"]).items():
+                    seeds.setdefault(cell, set()).update(found)
             except (ValueError, KeyError):
                 damaged.append(path)
         return Done(seeds, tuple(damaged))
