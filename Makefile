@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export OMP_WAIT_POLICY ?= PASSIVE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test slow lint types docs bench sizes clean
+.PHONY: help demo test coverage slow lint types docs notebook bench sizes clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,6 +23,9 @@ demo: $(VENV)/.installed  ## train 3 seeds of the small bijection tunnel and wri
 test: $(VENV)/.installed  ## run the tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
+coverage: $(VENV)/.installed  ## lines of the package and the kernels that the tests run, Triton bodies apart
+	$(BIN)/python -m pytest -n 2 --dist worksteal --cov
+
 slow: $(VENV)/.installed  ## the tests that `make test` leaves out, the table of compiled kernels among them
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
@@ -36,6 +39,9 @@ types: $(VENV)/.installed  ## mypy
 docs: $(VENV)/.installed  ## the documentation, into docs/_build; a warning is an error
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build
 
+notebook: $(VENV)/.installed  ## run the example notebook and keep its outputs; two minutes
+	$(BIN)/python docs/notebook.py examples/first_tunnel.ipynb
+
 bench: $(VENV)/.installed  ## kernel benchmarks beside their peers
 	@for file in bench/bench_*.py; do name=$$(basename $$file .py); echo "== $$name"; $(BIN)/python -m bench.$$name || exit 1; done
 
@@ -44,4 +50,4 @@ sizes:  ## median and 90th percentile of file lengths
 	  awk '{n[NR]=$$1; f[NR]=$$2} END {printf "files %d  median %d  p90 %d  longest %d %s\n", NR, n[int((NR+1)/2)], n[int(NR*0.9+0.5)], n[NR], f[NR]}'
 
 clean:  ## remove the environment and the caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist docs/_build *.egg-info
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .coverage .hypothesis build dist docs/_build *.egg-info

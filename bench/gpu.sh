@@ -17,7 +17,7 @@ if [ "${1:-}" = --dry ]; then
 elif "$python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
     device=cuda sizes=all budget=0.5 verified=()
     # A process each, so that an illegal access in one op does not end the others.
-    groups=(attention selective_scan "causal_conv1d hmm" "regression elimination score" training)
+    groups=(attention training selective_scan "causal_conv1d hmm" "regression elimination score" single_head)
 else
     echo "gpu.sh: torch sees no CUDA device; --dry runs it on the CPU" >&2
     exit 3

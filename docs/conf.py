@@ -8,6 +8,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import bayesattn_fast
+from bayesattn_fast.cli import COMMANDS
 
 project = "bayesattn-fast"
 author = "the bayesattn-fast authors"
@@ -17,7 +18,12 @@ release = version = bayesattn_fast.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosectionlabel", "mathml"]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
-myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
+myst_enable_extensions = ["dollarmath", "colon_fence", "deflist", "substitution"]
+myst_substitutions = {
+    "commands": "\n".join(
+        ["| command | does |", "|---|---|", *(f"| `{name}` | {does} |" for name, does in COMMANDS.items())]
+    )
+}
 myst_heading_anchors = 3
 autosectionlabel_prefix_document = True
 # The console blocks hold commands and what they print, which no lexer takes as one language.

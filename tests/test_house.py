@@ -1,6 +1,7 @@
 """The plan of the house: who may import whom, how long a file may be, what is public, what is never read."""
 
 import ast
+import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -113,6 +114,22 @@ def test_public_names_exist_and_say_what_they_are() -> None:
     for name in bayesattn_fast.__all__:
         value = getattr(bayesattn_fast, name)
         assert name == "__version__" or (value.__doc__ or "").strip(), f"{name} has no docstring"
+
+
+@pytest.mark.parametrize(
+    "package", [*sorted({*bayesattn_fast._PACKAGES} - {"integrations"}), "integrations.transformers"]
+)
+def test_public_packages_list_names_that_exist(package: str) -> None:
+    module = importlib.import_module(f"bayesattn_fast.{package}")
+    assert module.__doc__
+    assert len(set(module.__all__)) == len(module.__all__)
+    assert [name for name in module.__all__ if not hasattr(module, name)] == []
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    page = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"auto\w+:: bayesattn_fast\.(\w+)$", page, flags=re.MULTILINE))
+    assert listed == {*bayesattn_fast.__all__} - {"__version__"}
 
 
 def test_an_unknown_name_is_refused_as_python_does() -> None:

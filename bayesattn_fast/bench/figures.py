@@ -60,9 +60,11 @@ def roofline_figure(record: Record) -> "Figure":
     rows = _ours(record)
     counted = [row for row in rows if row.operations > 0]
     intensities = [row.operations / row.bytes for row in counted]
-    span = min(intensities) / 3, max(intensities) * 3
     copies = [(size, rate) for size, rate in record.limits["copy"]]
     slow, fast = min(rate for _, rate in copies), max(rate for _, rate in copies)
+    # Wide enough for the edge of the highest roof, where copying and arithmetic meet.
+    ridge = max(record.limits["product"].values()) / fast
+    span = min(intensities) / 3, max(*intensities, ridge) * 3
     rates = [row.operations / _seconds(row) for row in counted]
     log_scale(left, [*span, *intensities], axis="x")
     log_scale(left, [*rates, *record.limits["product"].values()])

@@ -28,9 +28,10 @@ class Interval:
 
     def __str__(self) -> str:
         seeds = f"{self.seeds} seed{'' if self.seeds == 1 else 's'}"
+        mean = f"{self.mean if abs(self.mean) > 1e-9 else 0:.3g}"  # what rounding left of zero is zero
         if self.high is None:
-            return f"{self.mean:.3g} ({seeds})"
-        return f"{self.mean:.3g} ± {self.high - self.mean:.2g} (95 % interval, {seeds})"
+            return f"{mean} ({seeds})"
+        return f"{mean} ± {self.high - self.mean:.2g} (95 % interval, {seeds})"
 
 
 def interval(values: Sequence[float]) -> Interval:

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from ..ops.attention import scaled_dot_product_attention
 from ..ops.attention_record import refuse_while_recording
 
+__all__ = ["attention_forward", "register"]
+
 NAME = "bayesattn"
 # Arguments of other implementations that change the result, and that nobody here would apply.
 REFUSED = ("softcap", "s_aux", "output_attentions")

@@ -106,6 +106,9 @@ def attention(
     strides; float32, bfloat16 or float16 (accumulated in float32), or float64 (computed by the reference). `causal`
     lets row i see keys j ≤ i. `lengths` and `query_lengths` (B,) integers: live keys and live rows of each sequence. A
     row without keys gives 0. scale defaults to 1/√D. `tf32` lets a GPU round float32 operands.
+    Precision in float32: on a CPU every result is within 2e-6 of float64, relative to its norm, whatever the size of
+    the scores (weights below e^−86 count as 0); on a GPU a score is off by up to 1e-7 scale |q||k|, and the weights
+    relatively by as much: 1e-5 where scores reach 100, 1e-3 at 10⁴.
     Returns o (B, H, N_q, D_v) in q's dtype, with return_stats also AttentionStatistics.
     Raises TypeError and ValueError, before any launch, naming the argument, what came and what is accepted;
     forward-mode differentiation raises NotImplementedError or RuntimeError. Vaswani et al. (2017), eq. 1.

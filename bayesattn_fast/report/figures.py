@@ -66,7 +66,7 @@ def _save(make: "Callable[[], Figure]", path: Path) -> Path:
     return path
 
 
-def reference_looks(results: Results) -> dict[str, tuple[str, tuple]]:
+def reference_looks(results: Results) -> dict[str, tuple[str, Any]]:
     """Colour and dash of every reference predictor but the exact posterior, the same in all figures of a run."""
     names = sorted({*results.comparable, *results.informed})
     return {

@@ -24,7 +24,7 @@ def train_missing(wanted: Sequence[Cell], runs: Path, *, workers: int = 2, say: 
     if workers < 1:
         raise ValueError(f"workers must be at least 1; got {workers}")
     waiting = [cell for cell in wanted if not finished(cell, runs)]
-    running: dict[Cell, tuple[subprocess.Popen, float]] = {}
+    running: dict[Cell, tuple[subprocess.Popen[bytes], float]] = {}
     total, done = len(waiting), 0
     try:
         while waiting or running:
@@ -59,7 +59,7 @@ def finished(cell: Cell, runs: Path) -> bool:
     return bool(folders.read_state(folder)["finished"])
 
 
-def _start(cell: Cell, runs: Path) -> subprocess.Popen:
+def _start(cell: Cell, runs: Path) -> subprocess.Popen[bytes]:
     folder, command = cell.folder(runs), f"bayesattn reproduce table2 --scale {cell.scale}"
     folders.prepare(folder, cell.config, resume=True, overwrite=False, command=command)
     words = [sys.executable, "-m", "bayesattn_fast", "resume", str(folder)]

@@ -179,7 +179,9 @@ def _cells(data: Mapping[str, Any], tunnel: str) -> list[Cell]:
     return cells
 
 
-def _product(start: RunConfig, places: Mapping[str, tuple[Mapping[str, Any], set[str]]], labels: dict) -> list[Cell]:
+def _product(
+    start: RunConfig, places: Mapping[str, tuple[Mapping[str, Any], set[str]]], labels: dict[str, str]
+) -> list[Cell]:
     """A cell for every combination of the listed values."""
     axes: dict[str, list[Any]] = {}
     source: dict[str, str] = {}

@@ -112,7 +112,7 @@ def _model_rows(pack: Pack, config: RunConfig, folder: Path, device: str) -> lis
     return rows
 
 
-def _curves(rows: Sequence[Mapping[str, Any]], members: int) -> list[dict[str, list]]:
+def _curves(rows: Sequence[Mapping[str, Any]], members: int) -> list[dict[str, list[Any]]]:
     """Of every member: the steps of the evaluations and the model's metrics at them, over all positions."""
     mine = [row for row in rows if row["predictor"] == MODEL and row["span"] == "all"]
     found = []
@@ -122,7 +122,7 @@ def _curves(rows: Sequence[Mapping[str, Any]], members: int) -> list[dict[str, l
     return found
 
 
-def _losses(rows: Sequence[Mapping[str, Any]], members: int) -> list[dict[str, list]]:
+def _losses(rows: Sequence[Mapping[str, Any]], members: int) -> list[dict[str, list[Any]]]:
     return [
         {"recorded": [row["step"] for row in of], "train_loss_curve": [float(row["loss"]) for row in of]}
         for of in _by_member(rows, members)

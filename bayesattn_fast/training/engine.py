@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -61,7 +61,7 @@ class Engine:
         self.clock: PhaseClock | None = None
         self.graph: GradientGraph | Literal[False] | None = None
 
-    def precision(self) -> AbstractContextManager:
+    def precision(self) -> AbstractContextManager[Any]:
         """Autocast to bfloat16 where the run asks for it."""
         if self.config.training.precision == "bf16":
             # Without its cache of cast weights, which would outlive the graph that they were captured in.

@@ -338,14 +338,14 @@ inline Pack<T> significand(Pack<T> x, Mask<T>& e) {
     e = (word - Format<T>::ROOT_HALF) >> Format<T>::MANTISSA;
     return bits<Pack<T>>(word - (e << Format<T>::MANTISSA));
 }
+// Chebyshev interpolation of log2(1 + f)/f on [√½ − 1, √2 − 1].
+constexpr float LOG2_SERIES[] = {1.442695004f,   -0.7213474682f, 0.4809107535f,  -0.3606932681f, 0.2879032609f,
+                                 -0.2391698814f, 0.2160782255f,  -0.2058618805f, 0.1231096847f};
 // log2 x for normal x > 0: 3e-8 relative to x's distance from 1.
 inline Pack<float> log2_of(Pack<float> x) {
-    // Chebyshev interpolation of log2(1 + f)/f on [√½ − 1, √2 − 1].
-    static constexpr float C[] = {1.442695004f,   -0.7213474682f, 0.4809107535f,  -0.3606932681f, 0.2879032609f,
-                                  -0.2391698814f, 0.2160782255f,  -0.2058618805f, 0.1231096847f};
     Mask<float> e;
     const Pack<float> f = significand<float>(x, e) - 1.0f;
-    return fused(f, horner(f, C), __builtin_convertvector(e, Pack<float>));
+    return fused(f, horner(f, LOG2_SERIES), __builtin_convertvector(e, Pack<float>));
 }
 inline Pack<double> log2_of(Pack<double> x) {
     // log m = 2 artanh((m − 1)/(m + 1)) with eleven terms, times log2 e.
@@ -381,6 +381,24 @@ template <int FIXED, class T>
 inline Pack<T> entropy_of(int64_t count, const Pack<T>* p) {
     const int64_t C = FIXED ? FIXED : count;
     Pack<T> sum{};
+    if constexpr (FIXED > 0 && sizeof(T) == 4) {
+        // All logarithms in step, so that none waits for itself. At p = 0 they are finite, which is all that 0 needs.
+        Pack<T> f[FIXED], log[FIXED], whole[FIXED];
+#pragma GCC unroll 8
+        for (int c = 0; c < FIXED; c++) {
+            Mask<T> e;
+            f[c] = significand<T>(p[c], e) - T(1);
+            whole[c] = __builtin_convertvector(e, Pack<T>);
+            log[c] = splat(LOG2_SERIES[8]);
+        }
+#pragma GCC unroll 8
+        for (int i = 7; i >= 0; i--)
+#pragma GCC unroll 8
+            for (int c = 0; c < FIXED; c++) log[c] = fused(log[c], f[c], splat(LOG2_SERIES[i]));
+#pragma GCC unroll 8
+        for (int c = 0; c < FIXED; c++) sum = fused(-p[c], fused(f[c], log[c], whole[c]), sum);
+        return sum < T(0) ? Pack<T>{} : sum;
+    }
 #pragma GCC unroll 8
     for (int64_t c = 0; c < C; c++) sum += surprise<T>(p[c]);
     return sum < T(0) ? Pack<T>{} : sum;

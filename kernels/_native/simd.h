@@ -5,6 +5,10 @@
 
 #include "common.h"
 
+#if defined(__AVX__)
+#include <immintrin.h>
+#endif
+
 #if defined(__AVX512F__)
 constexpr int LANES = 16;
 #elif defined(__AVX__)
@@ -79,7 +83,16 @@ inline float sum(vfloat x) {
     else
         return x[0];
 }
-inline bool any(vint mask) { return sum(__builtin_convertvector(mask & 1, vfloat)) != 0.0f; }
+// Whether a comparison held in some lane.
+inline bool any(vint mask) {
+#if defined(__AVX512F__)
+    return _mm512_test_epi32_mask(__m512i(mask), __m512i(mask)) != 0;
+#elif defined(__AVX__)
+    return !_mm256_testz_si256(__m256i(mask), __m256i(mask));
+#else
+    return sum(__builtin_convertvector(mask & 1, vfloat)) != 0.0f;
+#endif
+}
 // NaN in x loses against numbers here; it comes back through whatever is computed from x itself.
 inline vfloat larger(vfloat a, vfloat b) { return a > b ? a : b; }
 inline vfloat smaller(vfloat a, vfloat b) { return a < b ? a : b; }

@@ -1,6 +1,6 @@
 // The backward pass of native.cpp: equations there.
 #pragma once
-#include "heads.h"
+#include "exact.h"
 
 namespace {
 
@@ -9,25 +9,46 @@ struct RowBlock {
     float *p, *b;  // weights and compatibilities, later weights and score gradients; row stride `stride`
     int64_t stride, vectors;
     int64_t limit[ROWS];
-    float factor[ROWS], expected[ROWS], extra[ROWS];
+    float factor[ROWS], expected[ROWS], centre[ROWS], extra[ROWS];  // compatibilities are less `centre` E
     float variance[ROWS], score_norm2[ROWS];
     float *responsibility, *routing, *absolute_routing;
     float scale;
 };
 
+constexpr float NEARLY_ONE_HOT = 0.875f;
+
+// For rows whose largest weight is nearly one, that of key t: E − b_t = Σ_j P_j (b_j − b_t), whose terms are small, where
+// Σ_j P_j b_j − b_t would leave rounding errors only. So b becomes b − b_t.
+COLD void recentre(RowBlock& block, int64_t row, float peak) {
+    const float *p = block.p + row * block.stride, factor = block.factor[row];
+    float* b = block.b + row * block.stride;
+    const int64_t limit = block.limit[row];
+    const float pivot = b[std::find(p, p + limit, peak) - p];
+    vfloat moment{};
+    for (int64_t v = 0; v < vectors_of(limit); v++) {
+        const vint seen = lane_numbers() + int32_t(v * LANES) < int32_t(limit);
+        const vfloat x = seen ? load(b + v * LANES) - pivot : vfloat{};
+        store(b + v * LANES, x);
+        moment += x * load(p + v * LANES);
+    }
+    block.centre[row] = sum(moment) * factor;
+    block.expected[row] = pivot + block.centre[row];
+}
+
 // Scores and compatibilities to exp(s − lse) and b, both 0 from each row's limit on; and 1 / Σ, E.
 inline void weigh(RowBlock& block, int64_t count, const float* lse, int64_t lse_step) {
-    vfloat totals[ROWS] = {}, moments[ROWS] = {};
+    vfloat totals[ROWS] = {}, moments[ROWS] = {}, peaks[ROWS] = {};
     for (int64_t r = 0; r < count; r++) {
         float *p = block.p + r * block.stride, *b = block.b + r * block.stride;
         const float shift = lse[r * lse_step];
         const int64_t full = block.limit[r] / LANES;
-        vfloat total{}, moment{};
+        vfloat total{}, moment{}, peak{};
         for (int64_t v = 0; v < full; v++) {
             const vfloat e = exponential(load(p + v * LANES) - shift);
             store(p + v * LANES, e);
             total += e;
             moment += e * load(b + v * LANES);
+            peak = larger(e, peak);
         }
         for (int64_t v = full; v < block.vectors; v++) {
             const vint seen = lane_numbers() + int32_t(v * LANES) < int32_t(block.limit[r]);
@@ -37,15 +58,52 @@ inline void weigh(RowBlock& block, int64_t count, const float* lse, int64_t lse_
             store(b + v * LANES, x);
             total += e;
             moment += e * x;
+            peak = larger(e, peak);
         }
-        totals[r] = total, moments[r] = moment;
+        totals[r] = total, moments[r] = moment, peaks[r] = peak;
     }
-    float total[ROWS], moment[ROWS];
+    float total[ROWS], moment[ROWS], peak[ROWS];
     reduce_rows<plus>(totals, total);
     reduce_rows<plus>(moments, moment);
+    vfloat largest = peaks[0];
+    for (int r = 1; r < ROWS; r++) largest = larger(peaks[r], largest);
     for (int64_t r = 0; r < count; r++) {
         block.factor[r] = 1.0f / total[r];
-        block.expected[r] = moment[r] * block.factor[r];
+        block.centre[r] = block.expected[r] = moment[r] * block.factor[r];
+    }
+    if (!any(largest > NEARLY_ONE_HOT)) return;
+    reduce_rows<larger>(peaks, peak);
+    for (int64_t r = 0; r < count; r++)
+        if (peak[r] * block.factor[r] > NEARLY_ONE_HOT) recentre(block, r, peak[r]);
+}
+
+// The same from weights, and from compatibilities less those of each row's largest weight.
+COLD void weigh_exact(RowBlock& block, int64_t count, const float* pivot) {
+    for (int64_t r = 0; r < count; r++) {
+        vfloat total{}, moment{};
+        for (int64_t v = 0; v < block.vectors; v++) {
+            const vfloat e = load(block.p + r * block.stride + v * LANES);
+            total += e;
+            moment += e * load(block.b + r * block.stride + v * LANES);
+        }
+        block.factor[r] = 1.0f / sum(total);
+        block.centre[r] = sum(moment) * block.factor[r];
+        block.expected[r] = pivot[r] + block.centre[r];
+    }
+}
+
+// dq from score gradients dS, scaled: Σ_j dS_j k_j = Σ_j dS_j (k_j − k_t) + scale dlse k_t, since Σ_j dS_j = dlse. Large
+// scores that compete are of keys that may be much alike, and the differences keep what tells them apart.
+COLD void exact_dq(const RowBlock& block, int64_t count, const int64_t* largest, const Rows& k, int64_t wide,
+                     const Rows& dq) {
+    for (int64_t r = 0; r < count; r++) {
+        const float *gradient = block.b + r * block.stride, *pivot = k[largest[r]];
+        for (int64_t d = 0; d < wide; d += LANES) {
+            vfloat total = load(pivot + d) * (block.extra[r] * block.scale);
+            for (int64_t j = 0; j < block.limit[r]; j++)
+                if (gradient[j] != 0.0f) total += gradient[j] * (load(k[j] + d) - load(pivot + d));
+            store(dq[r] + d, total);
+        }
     }
 }
 
@@ -59,7 +117,7 @@ inline void score_gradients(RowBlock& block, int64_t row) {
 #pragma GCC unroll 8
         for (int r = 0; r < R; r++, p += block.stride, b += block.stride) {
             vfloat weight = load(p) * block.factor[row + r];
-            const vfloat centred = load(b) - block.expected[row + r];
+            const vfloat centred = load(b) - block.centre[row + r];
             vfloat gradient = weight * (centred + block.extra[row + r]);
             if (MASK) {
                 const vint seen = lane_numbers() + int32_t(v * LANES) < int32_t(block.limit[row + r]);
@@ -107,9 +165,13 @@ class Backward {
           stride(key_stride(p.keys)),
           padded(round_up(p.keys, PANEL)),
           height(tile_height()),
+          bound(largest_float_score<T>(p.width)),
           scratch(padded * (p.width + p.value_width + 2 * wide + 3 * value_wide) + ROWS * wide +
-                  height * (wide + value_wide + 2 * stride) + 3 * stride + 16 * 16) {
+                  height * (wide + value_wide + 2 * stride) + padded + 3 * stride + 16 * 16 +
+                  Exact::scratch_size(padded, std::max(p.width, p.value_width), stride)),
+          exact(scratch, padded, std::max(p.width, p.value_width), stride) {
         k = scratch.take(padded * p.width);
+        k_norms2 = scratch.take(padded);
         v = scratch.take(padded * p.value_width);
         k_scratch = scratch.take(padded * wide);
         v_scratch = scratch.take(padded * value_wide);
@@ -132,9 +194,10 @@ class Backward {
         dk = output_rows<T>(p.dk, b, g, 0, p.width, dk_scratch);
         dv = output_rows<T>(p.dv, b, g, 0, p.value_width, dv_scratch);
         if (keys) {
-            to_panels(k_rows, keys, p.width, float(p.scale), k);
+            to_panels<true>(k_rows, keys, p.width, float(p.scale), k, k_norms2);
             to_panels(v_rows, keys, p.value_width, 1.0f, v);
         }
+        exact.use(k_rows, keys, p.width, p.scale);
         // Where something was not finite, 0·NaN reaches keys and rows that may not see it: once more, row by row and
         // key by key, each over exactly what it sees.
         if (!heads(b, g, keys, ROWS)) heads(b, g, keys, 1);
@@ -205,16 +268,24 @@ class Backward {
         rows.routing = columns + stride;
         rows.absolute_routing = columns + 2 * stride;
         rows.scale = float(p.scale);
-        multiply<false, false>({p.width, q[offset], q.stride, k, PANEL, PANEL * p.width, rows.p, stride}, count,
-                               rows.vectors);
-        multiply<false, false>(
-            {p.value_width, u[offset], u.stride, v, PANEL, PANEL * p.value_width, rows.b, stride}, count, rows.vectors);
         for (int64_t r = 0; r < count; r++) {
             const int64_t i = first + r;
             rows.limit[r] = p.causal ? std::min(keys, i + 1) : keys;
             rows.extra[r] = p.dlse.data ? p.dlse.data[b * p.dlse.batch + h * p.dlse.head + i * p.dlse.row] : 0.0f;
         }
-        weigh(rows, count, p.lse.data + b * p.lse.batch + h * p.lse.head + first * p.lse.row, p.lse.row);
+        const Rows block_q{q[offset], q.stride}, block_u{u[offset], u.stride};
+        const bool large = scores_may_exceed(bound, block_q, count, p.width, k_norms2, seen);
+        int64_t largest[ROWS];
+        if (large) {
+            exact_weights(rows, count, block_q, block_u, largest);
+        } else {
+            multiply<false, false>({p.width, block_q.data, q.stride, k, PANEL, PANEL * p.width, rows.p, stride}, count,
+                                   rows.vectors);
+            multiply<false, false>(
+                {p.value_width, block_u.data, u.stride, v, PANEL, PANEL * p.value_width, rows.b, stride}, count,
+                rows.vectors);
+            weigh(rows, count, p.lse.data + b * p.lse.batch + h * p.lse.head + first * p.lse.row, p.lse.row);
+        }
         float check = 0;
         for (int64_t r = 0; r < count; r++) check += (rows.factor[r] + rows.expected[r] + rows.extra[r]) * 0.0f;
         if (check == 0.0f)
@@ -222,8 +293,11 @@ class Backward {
         else
             p.statistics ? score_gradients<true, true>(rows, count) : score_gradients<false, true>(rows, count);
         const Rows dq = output_rows<T>(p.dq, b, h, first, p.width, dq_scratch);
-        multiply<false, false>({seen, rows.b, stride, k_rows.data, k_rows.stride, PANEL, dq.data, dq.stride}, count,
-                               wide / LANES);
+        if (large)
+            exact_dq(rows, count, largest, k_rows, wide, dq);
+        else
+            multiply<false, false>({seen, rows.b, stride, k_rows.data, k_rows.stride, PANEL, dq.data, dq.stride}, count,
+                                   wide / LANES);
         if (p.statistics) {
             const int64_t n = (b * p.heads + h) * p.queries + first;
             std::copy(rows.expected, rows.expected + count, p.expected + n);
@@ -231,6 +305,18 @@ class Backward {
             std::copy(rows.score_norm2, rows.score_norm2 + count, p.score_norm2 + n);
         }
         return hand_over<T>(dq, p.dq, b, h, first, count, p.width) && check == 0.0f;
+    }
+
+    // Weights, compatibilities and E of rows whose scores are large; `largest`, the key of each row's largest weight.
+    COLD void exact_weights(RowBlock& rows, int64_t count, const Rows& block_q,
+                                                 const Rows& block_u, int64_t* largest) {
+        RowSummaries found;
+        float pivot[ROWS];
+        exact.weights<true>(
+            block_q, count, rows.vectors, [&](int64_t r) { return rows.limit[r]; }, rows.p, found);
+        for (int64_t r = 0; r < count; r++) largest[r] = found.argmax[r] < 1e9f ? int64_t(found.argmax[r]) : 0;
+        exact.compatibilities(block_u, count, p.value_width, v, rows.vectors, rows.limit, largest, rows.b, pivot);
+        weigh_exact(rows, count, pivot);
     }
 
     void prefetch(int64_t b, int64_t h, int64_t first, int64_t count) {
@@ -269,8 +355,10 @@ class Backward {
 
     const Problem& p;
     const int64_t wide, value_wide, stride, padded, height;
+    const float bound;
     Scratch scratch;
-    float *k, *v, *k_scratch, *v_scratch, *dk_scratch, *dv_scratch, *dv_head, *dq_scratch, *q_scratch, *u_scratch;
+    Exact exact;
+    float *k, *k_norms2, *v, *k_scratch, *v_scratch, *dk_scratch, *dv_scratch, *dv_head, *dq_scratch, *q_scratch, *u_scratch;
     float *weights, *gradients, *columns;
     Rows k_rows{}, dk{}, dv{}, q{}, u{};
     bool fresh = true, own_dv = false;

@@ -181,14 +181,20 @@ inline void prefetch_rows(const Tensor4& t, int64_t b, int64_t h, int64_t first,
 }
 
 // `factor` times the n rows, transposed into panels of PANEL keys: panel p, then column d, then key. The lanes past
-// the last key repeat it; nobody uses them.
-inline void to_panels(const Rows& rows, int64_t n, int64_t width, float factor, float* panels) {
-    for (int64_t j = 0; j < n; j += LANES)
+// the last key repeat it; nobody uses them. The squares of what each row has become add up to `norms2`.
+template <bool NORMS = false>
+inline void to_panels(const Rows& rows, int64_t n, int64_t width, float factor, float* panels,
+                      float* norms2 = nullptr) {
+    for (int64_t j = 0; j < n; j += LANES) {
+        vfloat squares[4] = {};  // four sums, so that none waits for the last
         for (int64_t d = 0; d < width; d += LANES) {
             vfloat block[LANES];
 #pragma GCC unroll 16
             for (int i = 0; i < LANES; i++) block[i] = load(rows[std::min(j + i, n - 1)] + d) * factor;
             transpose(block);
+            if (NORMS)
+#pragma GCC unroll 16
+                for (int i = 0; i < LANES; i++) squares[i % 4] += block[i] * block[i];
             float* to = panels + j / PANEL * PANEL * width + d * PANEL + j % PANEL;
             const int64_t columns = std::min<int64_t>(LANES, width - d);
             if (columns == LANES) {
@@ -198,6 +204,8 @@ inline void to_panels(const Rows& rows, int64_t n, int64_t width, float factor, 
                 for (int64_t i = 0; i < columns; i++) store(to + i * PANEL, block[i]);
             }
         }
+        if (NORMS) store(norms2 + j, (squares[0] + squares[1]) + (squares[2] + squares[3]));
+    }
 }
 
 // Scratch of one thread, cut into pieces; linear in the number of keys.

@@ -9,14 +9,9 @@
 // needed, and the backward takes E from P and b themselves, so that Σ_j dS_ij = 0 holds to rounding whatever o was
 // rounded to. Rescaling P to sum to one undoes the rounding of a float32 lse. Scratch is linear in N.
 // Formulas: Dao et al. (2022), appendix B, and the gradient dynamics of attention cited in reference.py.
-#include "heads.h"
+#include "exact.h"
 
 namespace {
-
-// Per row of a block: the maximum, Σ exp(s − top) less the largest term, Σ exp(s − top) (s − top), the first maximum.
-struct RowSummaries {
-    float top[ROWS], rest[LANES > ROWS ? LANES : ROWS], moment[ROWS], argmax[ROWS];
-};
 
 // Hides the scores of one row from `limit` to the end of the vectors; lane by lane, the maximum of the others.
 inline vfloat row_maximum(float* s, int64_t limit, int64_t vectors) {
@@ -76,9 +71,13 @@ class Forward {
           value_wide(round_up(p.value_width, LANES)),
           stride(key_stride(p.keys)),
           padded(round_up(p.keys, PANEL)),
-          scratch(padded * (p.width + wide + value_wide) + ROWS * (wide + value_wide + stride) + 16 * 8) {
+          bound(largest_float_score<T>(p.width)),
+          scratch(padded * (p.width + wide + value_wide + 1) + ROWS * (wide + value_wide + stride) + 16 * 8 +
+                  Exact::scratch_size(padded, p.width, stride)),
+          exact(scratch, padded, p.width, stride) {
         k_rows = scratch.take(padded * wide);
         k = scratch.take(padded * p.width);
+        k_norms2 = scratch.take(padded);
         v_rows = scratch.take(padded * value_wide);
         q_rows = scratch.take(ROWS * wide);
         o_rows = scratch.take(ROWS * value_wide);
@@ -88,8 +87,9 @@ class Forward {
 
     void group(int64_t b, int64_t g) {
         const int64_t keys = p.live_keys(b), queries = keys ? p.live_queries(b) : 0;
-        if (keys)
-            to_panels(read_rows<T>(p.k, b, g, 0, keys, p.width, k_rows), keys, p.width, float(p.scale), k);
+        const Rows key_rows = read_rows<T>(p.k, b, g, 0, keys, p.width, k_rows);
+        if (keys) to_panels<true>(key_rows, keys, p.width, float(p.scale), k, k_norms2);
+        exact.use(key_rows, keys, p.width, p.scale);
         const Rows v = read_rows<T>(p.v, b, g, 0, keys, p.value_width, v_rows);
         for (int64_t h = g * p.group_size(); h < (g + 1) * p.group_size(); h++) {
             for (int64_t i = 0; i < queries; i += ROWS) {
@@ -108,16 +108,14 @@ class Forward {
         const int64_t seen = p.causal ? std::min(keys, first + count) : keys, vectors = vectors_of(seen);
         prefetch(b, h, first, count);
         const Rows q = read_rows<T>(p.q, b, h, first, count, p.width, q_rows);
-        multiply<false, false>({p.width, q.data, q.stride, k, PANEL, PANEL * p.width, s, stride}, count, vectors);
         RowSummaries rows{};
-        vfloat top[ROWS] = {};
-        for (int64_t r = 0; r < count; r++)
-            top[r] = row_maximum(s + r * stride, p.causal ? std::min(keys, first + r + 1) : keys, vectors);
-        reduce_rows<larger>(top, rows.top);
-        if (p.statistics)
-            exponentiate<true>(s, stride, vectors, count, rows);
+        const auto limit = [&](int64_t r) { return p.causal ? std::min(keys, first + r + 1) : keys; };
+        const bool large = scores_may_exceed(bound, q, count, p.width, k_norms2, seen);
+        if (large)
+            p.statistics ? exact.weights<true>(q, count, vectors, limit, s, rows)
+                         : exact.weights<false>(q, count, vectors, limit, s, rows);
         else
-            exponentiate<false>(s, stride, vectors, count, rows);
+            weights(q, count, vectors, limit, rows);
         float factor[ROWS];
         for (int r = 0; r < ROWS; r++) factor[r] = 1.0f / (1.0f + rows.rest[r]);
         const Rows o = output_rows<T>(p.o, b, h, first, p.value_width, o_rows);
@@ -126,6 +124,19 @@ class Forward {
         for (int64_t r = 0; r < ROWS; r += LANES) store(rows.rest + r, log1p(load(rows.rest + r)));
         for (int64_t r = 0; r < count; r++) finish(b, h, first + r, rows, r, factor[r]);
         return hand_over<T>(o, p.o, b, h, first, count, p.value_width);
+    }
+
+    // Unnormalised weights of ordinary scores.
+    template <class Limit>
+    void weights(const Rows& q, int64_t count, int64_t vectors, Limit limit, RowSummaries& rows) {
+        multiply<false, false>({p.width, q.data, q.stride, k, PANEL, PANEL * p.width, s, stride}, count, vectors);
+        vfloat top[ROWS] = {};
+        for (int64_t r = 0; r < count; r++) top[r] = row_maximum(s + r * stride, limit(r), vectors);
+        reduce_rows<larger>(top, rows.top);
+        if (p.statistics)
+            exponentiate<true>(s, stride, vectors, count, rows);
+        else
+            exponentiate<false>(s, stride, vectors, count, rows);
     }
 
     void prefetch(int64_t b, int64_t h, int64_t first, int64_t count) {
@@ -160,8 +171,10 @@ class Forward {
 
     const Problem& p;
     const int64_t wide, value_wide, stride, padded;
+    const float bound;
     Scratch scratch;
-    float *k_rows, *k, *v_rows, *q_rows, *o_rows, *s;
+    Exact exact;
+    float *k_rows, *k, *k_norms2, *v_rows, *q_rows, *o_rows, *s;
 };
 
 }  // namespace

@@ -17,7 +17,9 @@ is dead: o = 0, lse = −inf, zero gradient, statistics 0, argmax −1; its u an
 A NaN or infinity in a key or value reaches only the rows that may see that key; in a key past `lengths`, nothing.
 Types: o, dq, dk, dv in the dtype of q; lse and all statistics float32 (float64 for float64 inputs); argmax int32.
 Arithmetic is float32 (or float64) inside. lse is in nats. float32 lse alone is too coarse to recover α where |lse| is
-10⁴ (its rounding is 5e-4): rescale each row of exp(s − lse) to sum to 1, the error is one factor per row.
+10⁴ (its rounding is 5e-4): rescale each row of exp(s − lse) to sum to 1, the error is one factor per row. A float32
+score is off by up to 1e-7 scale |q||k|, and so, relatively, are the weights: native.cpp works out large scores in
+double, the Triton kernels do not.
 Statistics: entropy H(α_i) ≥ 0 in nats; max_weight max_j α_ij and argmax, the first j that attains it; per row E_α[b],
 Var_α[b] = Σ_j α (b − E)² and score_norm2 = Σ_j (∂L/∂s_ij)²; per key and *query* head, over the head's live rows,
 responsibility R_j = Σ_i α_ij, routing G_j = Σ_i ∂L/∂s_ij, absolute_routing Σ_i |∂L/∂s_ij|, value_norm ‖Σ_i α_ij u_i‖.
@@ -120,8 +122,7 @@ def backward(
     live = seen.any(-1)
     u = torch.where(live[..., None], u, 0)
     dlse = None if dlse is None else torch.where(live, dlse, 0).to(q.dtype)
-    weight, compatibility, expected = _weights_and_compatibility(q, k, v, u, seen, scale)
-    centred = torch.where(seen, compatibility - expected[..., None], 0)
+    weight, _, expected, centred = _weights_and_compatibility(q, k, v, u, seen, scale)
     gradient = weight * (centred if dlse is None else centred + dlse[..., None])
     gradient = torch.where(seen, gradient, 0)
     q = torch.where(live[..., None], q, 0)
@@ -152,10 +153,9 @@ def dense(
     k, v = _live_keys(k, lengths), _live_keys(v, lengths)
     k, v = _spread(k, q.shape[1]), _spread(v, q.shape[1])
     seen = visible(q, k, causal, lengths, query_lengths)
-    weight, compatibility, expected = _weights_and_compatibility(q, k, v, u, seen, scale)
-    advantage = torch.where(seen, expected[..., None] - compatibility, 0)
+    weight, compatibility, _, centred = _weights_and_compatibility(q, k, v, u, seen, scale)
     score = torch.where(seen, scale * (q @ k.mT), 0)
-    return Dense(score, weight, torch.where(seen, compatibility, 0), advantage, -weight * advantage)
+    return Dense(score, weight, compatibility, -centred, weight * centred)
 
 
 def _widen(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -191,13 +191,23 @@ def _exponentials(q: Tensor, k: Tensor, seen: Tensor, scale: float) -> tuple[Ten
 
 def _weights_and_compatibility(
     q: Tensor, k: Tensor, v: Tensor, u: Tensor, seen: Tensor, scale: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """α, b and E_α[b]; b is 0 where hidden."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """α, b, E_α[b] and b − E_α[b]; the matrices are 0 where hidden.
+
+    b is taken relative to that of the row's largest weight: where α is all but one-hot, b − E_α[b] is as small as the
+    other weights, and a difference of b and E would be rounding errors.
+    """
     _, exponential, _ = _exponentials(q, k, seen, scale)
     total = exponential.sum(-1, keepdim=True)
     weight = torch.where(seen, exponential / torch.where(total == 0, 1, total), 0)
     compatibility = torch.where(seen, u @ v.mT, 0)
-    return weight, compatibility, (weight * compatibility).sum(-1)
+    if k.shape[-2] == 0:
+        return weight, compatibility, compatibility.sum(-1), compatibility
+    at_largest = compatibility.gather(-1, weight.argmax(-1, keepdim=True))
+    relative = torch.where(seen, compatibility - at_largest, 0)
+    centre = (weight * relative).sum(-1, keepdim=True)
+    centred = torch.where(seen, relative - centre, 0)
+    return weight, compatibility, (at_largest + centre)[..., 0], centred
 
 
 def _mix(weight: Tensor, x: Tensor, seen: Tensor) -> Tensor:

@@ -8,6 +8,8 @@
 
 namespace {
 
+constexpr int64_t LARGE = 1 << 20;  // bytes of a result that is not to pass through the cache
+
 // As native.py packs it.
 struct BijectionProblem {
     int64_t batch, length, symbols, threads;
@@ -32,93 +34,197 @@ struct RecallSample {
     float *predictive, *entropy;
 };
 
-// What one thread keeps of the sequence at hand: V symbols.
+// log2 n and 1/n of the numbers that may be left of V symbols; what all rows share.
+template <class T>
+class Counts {
+   public:
+    explicit Counts(int64_t symbols) : memory(2 * (symbols / LANES<T> + 1)), bits(reinterpret_cast<T*>(memory.take(0))), share(bits + symbols + 1) {
+        for (int64_t n = 1; memory && n <= symbols; n++) bits[n] = T(std::log2(double(n))), share[n] = T(1) / T(n);
+    }
+    explicit operator bool() const { return bool(memory); }
+
+   private:
+    Scratch<T> memory;
+
+   public:
+    T *const bits, *const share;
+};
+
+// Equal shares for the symbols whose bit is set, 0 for the others.
+template <class T>
+inline void shares(const uint64_t* set, int64_t symbols, T share, T* p) {
+#if defined(__AVX512F__)
+    for (int64_t v = 0; v < symbols;) {
+        uint64_t here = set[v / 64];
+        for (const int64_t end = at_most(v + 64, symbols); v < end; v += LANES<T>, here >>= LANES<T>) {
+            if constexpr (sizeof(T) == 4) {
+                store_part<T>(p + v, (Pack<T>)_mm512_maskz_mov_ps(__mmask16(here), _mm512_set1_ps(share)), end - v);
+            } else {
+                store_part<T>(p + v, (Pack<T>)_mm512_maskz_mov_pd(__mmask8(here), _mm512_set1_pd(share)), end - v);
+            }
+        }
+    }
+#else
+    for (int64_t v = 0; v < symbols; v++) p[v] = set[v / 64] >> (v % 64) & 1 ? share : T(0);
+#endif
+}
+
+// What one thread keeps of the sequence at hand: a bit for each of V symbols that is unused, and the values of keys.
 template <class T>
 struct Knowledge {
-    static int64_t packs(int64_t symbols) { return 3 * (symbols / LANES<float> + 1) * int64_t(sizeof(T) / 4); }
-    Knowledge(int64_t symbols, Pack<float>* scratch)
-        : V(symbols), unused(reinterpret_cast<T*>(scratch)), bits(unused + V), value_of(reinterpret_cast<int32_t*>(bits + V + 1)) {
-        for (int64_t n = 1; n <= V; n++) bits[n] = T(std::log2(double(n)));
-    }
+    static int64_t packs(int64_t symbols) { return symbols / LANES<float> + symbols / 512 + 2; }
+    Knowledge(const Counts<T>& counts, int64_t symbols, Pack<float>* scratch)
+        : counts(counts), V(symbols), words(V / 64 + 1), unused(reinterpret_cast<uint64_t*>(scratch)),
+          value_of(reinterpret_cast<int32_t*>(unused + words)) {}
     void forget() {
         free = V;
-        for (int64_t v = 0; v < V; v++) unused[v] = T(1), value_of[v] = -1;
+        for (int64_t w = 0; w < words; w++) unused[w] = ~uint64_t(0);
+        for (int64_t v = 0; v < V; v++) value_of[v] = -1;
     }
-    // The predictive at `key` to p (V) and its entropy; learns the pair. Returns p(value), 0 for a contradiction, from
-    // which nothing is learnt.
-    T add(int64_t key, int64_t value, T* p, T* entropy) {
+    // The predictive at `key` to p (V) and its entropy; learns the pair. Returns 1/p(value), 0 for a contradiction,
+    // from which nothing is learnt.
+    int64_t add(int64_t key, int64_t value, T* p, T* entropy) {
         const int32_t known = value_of[key];
         if (known >= 0) {
             for (int64_t v = 0; v < V; v++) p[v] = T(0);
             p[known] = T(1);
             *entropy = T(0);
-            return T(known == value);
+            return known == value;
         }
-        const T share = T(1) / T(free);
-        for (int64_t v = 0; v < V; v++) p[v] = unused[v] * share;
-        *entropy = bits[free];
-        if (unused[value] == T(0)) return T(0);
-        unused[value] = T(0);
+        shares(unused, V, counts.share[free], p);
+        *entropy = counts.bits[free];
+        const uint64_t bit = uint64_t(1) << (value % 64);
+        if (!(unused[value / 64] & bit)) return 0;
+        unused[value / 64] &= ~bit;
         value_of[key] = int32_t(value);
-        free--;
-        return share;
+        return free--;
     }
-    const int64_t V;
+    const Counts<T>& counts;
+    const int64_t V, words;
     int64_t free = 0;
-    T *unused, *bits;
+    uint64_t* unused;
     int32_t* value_of;
 };
 
 template <class T>
 int bijection(const BijectionProblem& p) {
     const int64_t V = p.symbols, L = p.length;
-    return in_blocks_of<float>(1, p.batch, p.threads, Knowledge<T>::packs(V) + 2, [&](int64_t row, int64_t, Pack<float>* scratch) {
-        Knowledge<T> known(V, scratch);
+    const Counts<T> counts(V);
+    if (!counts) return NO_MEMORY;
+    return in_blocks_of<float>(1, p.batch, p.threads, Knowledge<T>::packs(V), [&](int64_t row, int64_t, Pack<float>* scratch) {
+        Knowledge<T> known(counts, V, scratch);
         known.forget();
         int status = FINE;
-        double evidence = 0.0;
+        double bits = 0.0;
         for (int64_t k = row * L; k < (row + 1) * L; k++) {
             const int64_t key = p.keys[k], value = p.values[k];
             if (uint64_t(key) >= uint64_t(V) || uint64_t(value) >= uint64_t(V)) return int(OUT_OF_RANGE);
-            const T likelihood = known.add(key, value, static_cast<T*>(p.predictive) + k * V, static_cast<T*>(p.entropy) + k);
-            if (likelihood == T(0)) status |= IMPOSSIBLE;
-            evidence += std::log(double(likelihood));
+            const int64_t among = known.add(key, value, static_cast<T*>(p.predictive) + k * V, static_cast<T*>(p.entropy) + k);
+            if (among == 0) status |= IMPOSSIBLE;
+            bits += among == 0 ? std::numeric_limits<double>::infinity() : double(counts.bits[among]);
         }
-        static_cast<T*>(p.evidence)[row] = T(evidence);
+        static_cast<T*>(p.evidence)[row] = T(-0.69314718055994530942 * bits);
         return status;
     });
 }
 
-int sample_bijection(const BijectionSample& p) {
-    const int64_t V = p.symbols, L = p.pairs, length = p.stride * (L - 1) + 1, words = (V - 1 + L + 3) / 4 * 4;
-    const int64_t packs = words + Knowledge<float>::packs(V) + 2 + 2 * (V / LANES<float> + 1);
-    return in_blocks<float>(p.draw.rows(), p.threads, packs, [&](int64_t first, int64_t rows, Pack<float>* scratch) {
+// Sixteen rows at a time: the permutation and the order of the keys, then row by row what they give.
+class BijectionSampler {
+   public:
+    BijectionSampler(const BijectionSample& p, const Counts<float>& counts)
+        : p(p), counts(counts), V(p.symbols), L(p.pairs), length(p.stride * (L - 1) + 1), words((V - 1 + L + 3) / 4 * 4) {}
+    int64_t packs() const { return words + 2 * V + Knowledge<float>::packs(V) + L * V + 2; }
+
+    int block(int64_t first, int64_t rows, Pack<float>* scratch) const {
         auto* drawn = reinterpret_cast<uint32_t(*)[ROWS]>(scratch);
-        auto* pi = reinterpret_cast<int32_t*>(scratch + words);
-        auto* order = pi + V;
-        Knowledge<float> known(V, scratch + words + 2 * (V / LANES<float> + 1));
+        auto* pi = reinterpret_cast<int32_t(*)[ROWS]>(scratch + words);
+        auto* keys = pi + V;
+        Knowledge<float> known(counts, V, scratch + words + 2 * V);
         words_by_lane(p.draw, first, words, drawn);
-        const int64_t shift = p.shared_symbols ? 0 : V, separator = V + shift;
+        permute(drawn, V - 1, pi);
+        drawn += V - 1;
+        if (!p.with_replacement) permute(drawn, L, keys);
+        // Made in the cache and, where the whole is large, written past it.
+        auto* staged = reinterpret_cast<float*>(keys + V) + ROWS * Knowledge<float>::packs(V);
+        const int64_t large = p.draw.rows() * L * V * int64_t(sizeof(float)) >= LARGE, size = L * V;
         for (int64_t i = 0; i < rows; i++) {
-            const uint32_t* own = drawn[0] + i;
-            shuffle(own, ROWS, V - 1, V, pi);
-            own += (V - 1) * ROWS;
-            if (!p.with_replacement) shuffle(own, ROWS, L, V, order);
-            known.forget();
-            int64_t* tokens = p.tokens + (first + i) * length;
-            for (int64_t k = 0; k < L; k++) {
-                const int64_t key = p.with_replacement ? below(own[k * ROWS], uint32_t(V)) : order[k], value = pi[key];
-                const int64_t at = (first + i) * L + k, token = k * p.stride;
-                tokens[token] = key;
-                if (k + 1 < L) {
-                    tokens[token + 1] = value + shift;
-                    if (p.stride == 3) tokens[token + 2] = separator;
-                }
-                p.targets[at] = value;
-                known.add(key, value, p.predictive + at * V, p.entropy + at);
-            }
+            const int64_t row = first + i;
+            float* predictive = V <= FEW || large ? staged + i * size : p.predictive + row * size;
+            const Row to{p.tokens + row * length, p.targets + row * L, predictive, p.entropy + row * L};
+            if (V <= FEW && !p.with_replacement) few(to, pi[0] + i, keys[0] + i);
+            else any(to, pi[0] + i, keys[0] + i, drawn[0] + i, known);
         }
+        if (large) stream(p.predictive + first * size, staged, rows * size);
+        else if (V <= FEW) std::memcpy(p.predictive + first * size, staged, rows * size * sizeof(float));
         return FINE;
+    }
+
+   private:
+    // The first `take` entries of a rearrangement of 0 … V − 1 are drawn, in every lane.
+    void permute(const uint32_t (*drawn)[ROWS], int64_t take, int32_t (*items)[ROWS]) const {
+        if (V <= FEW) return shuffle_lanes(drawn, take, V, items);
+        for (int i = 0; i < ROWS; i++) shuffle(drawn[0] + i, ROWS, take, V, items[0] + i, ROWS);
+    }
+    struct Row {
+        int64_t *tokens, *targets;
+        float *predictive, *entropy;
+    };
+    // One row, whose numbers lie ROWS apart.
+    void any(Row to, const int32_t* pi, const int32_t* keys, const uint32_t* drawn, Knowledge<float>& known) const {
+        known.forget();
+        for (int64_t k = 0; k < L; k++) {
+            const int64_t key = p.with_replacement ? below(drawn[k * ROWS], uint32_t(V)) : keys[k * ROWS], value = pi[key * ROWS];
+            show(to.tokens + k * p.stride, key, value, k + 1 < L);
+            to.targets[k] = value;
+            known.add(key, value, to.predictive + k * V, to.entropy + k);
+        }
+    }
+    // The same for at most FEW symbols and distinct keys. A row of the predictive is written in whole packs, whose
+    // excess the next one overwrites.
+    void few(Row to, const int32_t* pi, const int32_t* keys) const {
+        const int64_t pairs = L, symbols = V, stride = p.stride;
+        const float *bits = counts.bits + V, *share = counts.share + V;
+        uint32_t unused = ~uint32_t(0);
+        for (int64_t k = 0; k < pairs; k++) {
+            const int64_t key = keys[k * ROWS], value = pi[key * ROWS];
+            show(to.tokens, key, value, k + 1 < pairs);
+            to.tokens += stride;
+            to.targets[k] = value;
+            to.entropy[k] = bits[-k];
+            store(to.predictive, chosen(unused, share[-k]));
+            if (symbols > 16) store(to.predictive + 16, chosen(unused >> 16, share[-k]));
+            to.predictive += symbols;
+            unused &= ~(uint32_t(1) << value);
+        }
+    }
+    // share in the lanes of the set's bits.
+    static Pack<float> chosen(uint32_t set, float share) {
+#if defined(__AVX512F__)
+        return (Pack<float>)_mm512_maskz_mov_ps(__mmask16(set), _mm512_set1_ps(share));
+#else
+        Pack<float> made;
+        for (int l = 0; l < 16; l++) made[l] = set >> l & 1 ? share : 0.0f;
+        return made;
+#endif
+    }
+    void show(int64_t* tokens, int64_t key, int64_t value, bool answered) const {
+        const int64_t shift = p.shared_symbols ? 0 : V;
+        tokens[0] = key;
+        if (!answered) return;
+        tokens[1] = value + shift;
+        if (p.stride == 3) tokens[2] = V + shift;
+    }
+    const BijectionSample& p;
+    const Counts<float>& counts;
+    const int64_t V, L, length, words;
+};
+
+int sample_bijection(const BijectionSample& p) {
+    const Counts<float> counts(p.symbols);
+    if (!counts) return NO_MEMORY;
+    const BijectionSampler sampler(p, counts);
+    return in_blocks<float>(p.draw.rows(), p.threads, sampler.packs(), [&](int64_t first, int64_t rows, Pack<float>* scratch) {
+        return sampler.block(first, rows, scratch);
     });
 }
 

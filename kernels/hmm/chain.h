@@ -42,26 +42,6 @@ struct LogProduct {
     }
 };
 
-// post = prior·likelihood normalised, or prior where that is impossible; returns the normaliser.
-template <int FIXED, class T>
-inline Pack<T> condition(int64_t states, const Pack<T>* prior, const Pack<T>* likelihood, Pack<T>* post) {
-    const int64_t S = FIXED ? FIXED : states;
-    Pack<T> norm{};
-#pragma GCC unroll 8
-    for (int64_t s = 0; s < S; s++) {
-        post[s] = prior[s] * likelihood[s];
-        norm += post[s];
-    }
-    if (__builtin_expect(any_below(norm, LOW<T>), 0)) {
-        for (int64_t s = 0; s < S; s++) post[s] = norm > T(0) ? post[s] / norm : prior[s];
-    } else {
-        const Pack<T> scale = reciprocal(norm);
-#pragma GCC unroll 8
-        for (int64_t s = 0; s < S; s++) post[s] *= scale;
-    }
-    return norm;
-}
-
 // to[j] = Σ_i belief[i] matrix[i][j]: a belief carried one step, or to the observations.
 template <int ROWS_, int COLUMNS, class T>
 inline void propagate(int64_t rows, int64_t columns, const Pack<T>* belief, const Pack<T>* matrix, Pack<T>* to) {
@@ -75,6 +55,30 @@ inline void propagate(int64_t rows, int64_t columns, const Pack<T>* belief, cons
     }
 }
 
+// One step: post = prior·likelihood normalised, or prior where that is impossible; next = the belief carried on, which
+// may take prior's place and does not wait for the normaliser. Returns the normaliser.
+template <int FIXED, class T>
+inline Pack<T> advance(int64_t states, const Pack<T>* prior, const Pack<T>* likelihood, const Pack<T>* transition,
+                       Pack<T>* post, Pack<T>* next) {
+    const int64_t S = FIXED ? FIXED : states;
+    Pack<T> norm{};
+#pragma GCC unroll 8
+    for (int64_t s = 0; s < S; s++) {
+        post[s] = prior[s] * likelihood[s];
+        norm += post[s];
+    }
+    if (__builtin_expect(any_below(norm, LOW<T>), 0)) {
+        for (int64_t s = 0; s < S; s++) post[s] = norm > T(0) ? post[s] / norm : prior[s];
+        propagate<FIXED, FIXED, T>(S, S, post, transition, next);
+        return norm;
+    }
+    const Pack<T> scale = reciprocal(norm);
+    propagate<FIXED, FIXED, T>(S, S, post, transition, next);
+#pragma GCC unroll 8
+    for (int64_t s = 0; s < S; s++) post[s] *= scale, next[s] *= scale;
+    return norm;
+}
+
 // e_s(o) for every state; 1 where o < 0. Up to BLEND symbols are chosen by comparisons, more by look-ups.
 constexpr int64_t BLEND = 8;
 template <int STATES, int SYMBOLS, class T>
@@ -82,13 +86,16 @@ inline void likelihoods(int64_t states, int64_t symbols, const Pack<T>* emission
     const int64_t S = STATES ? STATES : states, O = SYMBOLS ? SYMBOLS : symbols;
     if (O <= BLEND) {
 #pragma GCC unroll 8
-        for (int64_t s = 0; s < S; s++) likelihood[s] = splat(T(1));
+        for (int64_t s = 0; s < S; s++) likelihood[s] = emission[s * O];
 #pragma GCC unroll 8
-        for (int64_t k = 0; k < O; k++) {
+        for (int64_t k = 1; k < O; k++) {
             const Mask<T> seen = o == decltype(o[0] + 0)(k);
 #pragma GCC unroll 8
             for (int64_t s = 0; s < S; s++) likelihood[s] = seen ? emission[s * O + k] : likelihood[s];
         }
+        const Mask<T> missing = o < 0;
+        if (__builtin_expect(any(missing), 0))
+            for (int64_t s = 0; s < S; s++) likelihood[s] = missing ? splat(T(1)) : likelihood[s];
         return;
     }
     const Mask<T> missing = o < 0, row = missing ? Mask<T>{} : o;

@@ -147,10 +147,9 @@ int filter_block(const FilterProblem& p, int64_t first, int64_t rows, Pack<T>* s
         for (int64_t t = 0; t < steps; t++) {
             const Mask<T> o = symbols.at(t0, t), missing = o < 0;
             likelihoods<STATES, SYMBOLS, T>(S, O, emission, o, likelihood);
-            const Pack<T> norm = condition<STATES, T>(S, prior, likelihood, post);
+            const Pack<T> norm = advance<STATES, T>(S, prior, likelihood, transition, post, prior);
             // Unseen steps do not count, whatever their matrix rows sum to.
             evidence.multiply(missing ? splat(T(1)) : norm);
-            propagate<STATES, STATES, T>(S, S, post, transition, prior);
             propagate<STATES, SYMBOLS, T>(S, O, prior, emission, predictive + t * O);
             entropy[t] = entropy_of<STATES, T>(S, post);
 #pragma GCC unroll 8

@@ -50,10 +50,8 @@ class GaussianChain {
             // States without prior mass may lie above the peak: their excess must not overflow to inf · 0.
             likelihood[s] = exponential(excess > T(0) ? Pack<T>{} : excess);
         }
-        const Pack<T> norm = condition<0, T>(S, prior, likelihood, post);
-        evidence.multiply(norm);
+        evidence.multiply(advance<0, T>(S, prior, likelihood, transition, post, next));
         for (int i = 0; i < LANES<T>; i++) total[i] += constant + double(peak[i]);
-        propagate<0, 0, T>(S, S, post, transition, next);
         for (int64_t s = 0; s < S; s++) prior[s] = next[s];
     }
     double log_evidence(int lane) const { return total[lane] + double(evidence.log()[lane]); }

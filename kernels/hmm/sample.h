@@ -23,7 +23,8 @@ class HmmSampler {
 
     // Packs of scratch: integers first (words, matrices and their sums, tokens, walk), then the filter's.
     int64_t packs() const {
-        return word_count + 2 * S * (S + O) + length + 2 * (K + 1) + 2 * S * (S + O) + 3 * S + O + STEPS * (classes + 1);
+        return word_count + 2 * S * (S + O) + length + 2 * (K + 1) + 2 * S * (S + O) + 8 * (S > O ? S : O) +
+               STEPS * (classes + 1);
     }
     int block(int64_t first, int64_t rows, Pack<float>* scratch) const {
         auto* integers = reinterpret_cast<int32_t(*)[ROWS]>(scratch);
@@ -35,16 +36,20 @@ class HmmSampler {
         auto* states = tokens + length;
         auto* seen = states + K + 1;
         words_by_lane(p.draw, first, word_count, words);
-        for (int64_t s = 0; s < S; s++) simplex_hundredths(words + s * (S - 1), S, transition + s * S);
-        for (int64_t s = 0; s < S; s++) simplex_hundredths(words + S * (S - 1) + s * (O - 1), O, emission + s * O);
-        accumulate(transition, S, sums);
-        accumulate(emission, O, sums + S * S);
-        walk(words + S * (S + O - 2), sums, states, seen);
-        write_tokens(transition, emission, seen, tokens);
-        store_integers(p.tokens + first * length, length, rows, length, tokens);
-        store_integers(p.targets + first * K, K, rows, K, p.next_observation ? seen + 1 : states);
-        auto* rest = reinterpret_cast<Pack<double>*>(seen + K + 1);
-        S == 5 ? answer<5>(transition, seen, first, rows, rest) : answer<0>(transition, seen, first, rows, rest);
+        const auto draw = [&](auto fixed) {
+            constexpr int FIXED = decltype(fixed)::value;
+            for (int64_t s = 0; s < S; s++) simplex_hundredths<FIXED>(words + s * (S - 1), S, transition + s * S);
+            for (int64_t s = 0; s < S; s++)
+                simplex_hundredths<FIXED>(words + S * (S - 1) + s * (O - 1), O, emission + s * O);
+            accumulate(transition, S, sums);
+            accumulate(emission, O, sums + S * S);
+            walk<FIXED>(words + S * (S + O - 2), sums, states, seen);
+            write_tokens(transition, emission, seen, tokens);
+            store_integers(p.tokens + first * length, length, rows, length, tokens);
+            store_integers(p.targets + first * K, K, rows, K, p.next_observation ? seen + 1 : states);
+            answer<FIXED>(transition, seen, first, rows, reinterpret_cast<Pack<double>*>(seen + K + 1));
+        };
+        S == 5 && O == 5 ? draw(std::integral_constant<int, 5>()) : draw(std::integral_constant<int, 0>());
         return FINE;
     }
 
@@ -55,16 +60,17 @@ class HmmSampler {
                 for (int l = 0; l < ROWS; l++)
                     sums[r * columns + c][l] = matrix[r * columns + c][l] + (c > 0 ? sums[r * columns + c - 1][l] : 0);
     }
+    template <int FIXED>
     void walk(const uint32_t (*words)[ROWS], const int32_t (*sums)[ROWS], int32_t (*states)[ROWS],
               int32_t (*seen)[ROWS]) const {
         uint32_t value[ROWS];
         for (int l = 0; l < ROWS; l++) states[0][l] = int32_t(below(words[0][l], uint32_t(S)));
         for (int64_t t = 0; t <= K; t++) {
             for (int l = 0; l < ROWS; l++) value[l] = below(words[1 + 2 * t][l], TOTAL);
-            categorical(states[t], value, sums + S * S, S, O, seen[t]);
+            categorical<FIXED>(states[t], value, sums + S * S, S, O, seen[t]);
             if (t == K) return;
             for (int l = 0; l < ROWS; l++) value[l] = below(words[2 + 2 * t][l], TOTAL);
-            categorical(states[t], value, sums, S, S, states[t + 1]);
+            categorical<FIXED>(states[t], value, sums, S, S, states[t + 1]);
         }
     }
     void write_tokens(const int32_t (*transition)[ROWS], const int32_t (*emission)[ROWS], const int32_t (*seen)[ROWS],
@@ -86,39 +92,43 @@ class HmmSampler {
     void answer(const int32_t (*matrices)[ROWS], const int32_t (*seen)[ROWS], int64_t first, int64_t rows,
                 Pack<double>* scratch) const {
         constexpr int L = LANES<double>;
-        const int64_t cells = S * (S + O);
+        const int64_t states = FIXED ? FIXED : S, symbols = FIXED ? FIXED : O, C = FIXED ? FIXED : classes;
+        const int64_t cells = S * (S + O), most = S > O ? S : O;
+        const bool next_observation = p.next_observation;
         Pack<double>* halves = scratch;  // of each half of the lanes: transition, then emission
-        Pack<double>* prior = halves + 2 * cells;
-        Pack<double>* likelihood = prior + S;
-        Pack<double>* post = likelihood + S;
-        Pack<double>* predictive = post + S;
-        auto* out = reinterpret_cast<float(*)[ROWS]>(predictive + O);  // STEPS × classes
-        auto* bits_out = out + STEPS * classes;
-        Pack<double> carried[2][MOST_ENTRIES];
-        for (int half = 0; half < 2; half++)
+        // Known sizes stay in registers: prior, likelihood, posterior and predictive of each half.
+        Pack<double> small[FIXED ? 8 : 1][FIXED ? FIXED : 1];
+        const auto belief = [&](int i) { return FIXED ? small[FIXED ? i : 0] : halves + 2 * cells + i * most; };
+        auto* out = reinterpret_cast<float(*)[ROWS]>(halves + 2 * cells + 8 * most);  // STEPS × C
+        auto* bits_out = reinterpret_cast<Pack<float>*>(out) + STEPS * C;
+        for (int half = 0; half < 2; half++) {
             for (int64_t i = 0; i < cells; i++)
-                for (int l = 0; l < L; l++) halves[half * cells + i][l] = matrices[i][half * L + l] / double(TOTAL);
+                for (int l = 0; l < L; l++) halves[half * cells + i][l] = matrices[i][half * L + l] * (1.0 / double(TOTAL));
+            for (int64_t s = 0; s < states; s++) belief(half)[s] = splat(1.0 / double(states));
+        }
         for (int64_t t0 = 0; t0 < K; t0 += STEPS) {
             const int64_t steps = at_most(K - t0, STEPS);
-            for (int half = 0; half < 2; half++) {
-                const Pack<double>* probability = halves + half * cells;
-                for (int64_t s = 0; s < S; s++) prior[s] = t0 > 0 ? carried[half][s] : splat(1.0 / double(S));
-                for (int64_t t = 0; t < steps; t++) {
+            for (int64_t t = 0; t < steps; t++) {
+#pragma GCC unroll 2
+                for (int half = 0; half < 2; half++) {
+                    const Pack<double>* probability = halves + half * cells;
+                    Pack<double>*prior = belief(half), *likelihood = belief(2 + half), *post = belief(4 + half);
                     Mask<double> o;
                     for (int l = 0; l < L; l++) o[l] = seen[t0 + t][half * L + l];
-                    likelihoods<FIXED, 0, double>(S, O, probability + S * S, o, likelihood);
-                    condition<FIXED, double>(S, prior, likelihood, post);
-                    propagate<FIXED, 0, double>(S, S, post, probability, prior);
-                    if (p.next_observation) propagate<FIXED, 0, double>(S, O, prior, probability + S * S, predictive);
-                    const Pack<double>* result = p.next_observation ? predictive : post;
-                    const Pack<double> entropy = entropy_quick(classes, result);
-                    for (int64_t c = 0; c < classes; c++) store_single(out[t * classes + c] + half * L, result[c]);
-                    store_single(bits_out[t] + half * L, entropy);
+                    likelihoods<FIXED, FIXED, double>(states, symbols, probability + states * states, o, likelihood);
+                    advance<FIXED, double>(states, prior, likelihood, probability, post, prior);
+                    if (next_observation) {
+                        propagate<FIXED, FIXED, double>(states, symbols, prior, probability + states * states, belief(6 + half));
+                        post = belief(6 + half);
+                    }
+#pragma GCC unroll 8
+                    for (int64_t c = 0; c < C; c++) store_single(out[t * C + c] + half * L, post[c]);
                 }
-                for (int64_t s = 0; s < S; s++) carried[half][s] = prior[s];
             }
-            store_at<float>(p.predictive, classes, K, first, rows, t0, steps, reinterpret_cast<Pack<float>*>(out));
-            store_at<float>(p.entropy, 1, K, first, rows, t0, steps, reinterpret_cast<Pack<float>*>(bits_out));
+            for (int64_t t = 0; t < steps; t++)
+                bits_out[t] = entropy_of<FIXED, float>(C, reinterpret_cast<Pack<float>*>(out) + t * C);
+            store_at<float>(p.predictive, C, K, first, rows, t0, steps, reinterpret_cast<Pack<float>*>(out));
+            store_at<float>(p.entropy, 1, K, first, rows, t0, steps, bits_out);
         }
     }
     const SampleProblem& p;

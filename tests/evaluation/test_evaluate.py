@@ -10,7 +10,7 @@ from torch import Tensor
 from bayesattn_fast.evaluation import METRICS, MODEL, evaluate
 from bayesattn_fast.evaluation.evaluate import Evaluation
 from bayesattn_fast.evaluation.references import BEST_CONSTANT, EXACT, POSITION_ONLY, UNIFORM
-from bayesattn_fast.evaluation.summary import interval
+from bayesattn_fast.evaluation.summary import Interval, interval
 from bayesattn_fast.tunnels.protocol import Batch, Stream
 from tests.closeness import assert_close
 from tests.evaluation.urn import Urn
@@ -249,3 +249,9 @@ def test_interval_needs_two_finite_seeds() -> None:
     assert interval([math.inf, 1.0]).mean == math.inf
     assert interval([math.inf, 1.0]).low is None
     assert math.isnan(interval([math.nan]).mean)
+
+
+def test_an_interval_prints_what_it_knows() -> None:
+    assert str(Interval(0.00347, 0.00298, 0.00396, 3)) == "0.00347 ± 0.00049 (95 % interval, 3 seeds)"
+    assert str(Interval(0.5, None, None, 1)) == "0.5 (1 seed)"
+    assert str(Interval(-9e-17, None, None, 2)) == "0 (2 seeds)"

@@ -1,25 +1,12 @@
 """The example that fits an HMM by gradient reaches what Baum–Welch reaches."""
 
-import importlib.util
-from pathlib import Path
-from types import ModuleType
-
 import pytest
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "fit_hmm.py"
-
-
-def load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("fit_hmm", EXAMPLE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from tests.examples.loading import load
 
 
 def test_gradient_fit_beats_the_truth_and_matches_baum_welch_on_the_same_data() -> None:
-    example = load()
+    example = load("fit_hmm")
     truth, start = example.random_model(2, 4, 0), example.random_model(2, 4, 2, sharpness=0.5)
     observations = example.draw(truth, 24, 40, 1)
 

@@ -13,6 +13,7 @@ from tests.closeness import relative_error
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 8e-3, torch.float16: 1e-3}
+TINY = 1e-24
 
 
 @dataclass
@@ -88,8 +89,14 @@ def permuted(x: Tensor, layout: str) -> Tensor:
 
 
 @st.composite
-def cases(draw: st.DrawFn, dtype: torch.dtype, longest: int = 300, widest: int = 128) -> Case:
-    """Any shape, mask, grouping, layout."""
+def cases(
+    draw: st.DrawFn,
+    dtype: torch.dtype,
+    longest: int = 300,
+    widest: int = 128,
+    logits: tuple[float, ...] = (),
+) -> Case:
+    """Any shape, mask, grouping, layout. Scores of standard normal inputs, or up to one of `logits` in size."""
     batch, groups, group = draw(st.integers(1, 2)), draw(st.integers(1, 2)), draw(st.integers(1, 3))
     edges = st.sampled_from([1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 128])
     queries = draw(st.one_of(edges, st.integers(1, longest)))
@@ -107,17 +114,20 @@ def cases(draw: st.DrawFn, dtype: torch.dtype, longest: int = 300, widest: int =
         dlse=draw(st.booleans()),
         seed=draw(st.integers(0, 2**31)),
     )
+    if logits:
+        score = made.q.double() @ made.k.double().repeat_interleave(group, 1).mT
+        made.options["scale"] = draw(st.sampled_from(logits)) / float(score.abs().max())
     layouts = st.sampled_from(["plain", "plain", "rows first", "strided", "columns first"])
     made.q, made.k, made.v, made.u = (permuted(x, draw(layouts)) for x in (made.q, made.k, made.v, made.u))
     return made
 
 
-def assert_accurate(made: Case, results: dict[str, Tensor]) -> None:
+def assert_accurate(made: Case, results: dict[str, Tensor], or_as_good_as_plain: bool = True) -> None:
     """Within the precision's tolerance of the float64 definition, or as good as the definition in that precision.
 
     The second clause is for draws whose exact gradient is all cancellation, such as a row with two equal keys. E_α[b],
     a sum of both signs, is measured against what it sums, (Σ_j α_ij b_ij²)^½, where that is larger: a draw of one row
-    has but one such number, and that may be near 0.
+    has but one such number, and that may be near 0. Weights below e^−86 count as 0, so nothing is smaller than TINY.
     """
     exact, plain = made.double().results(reference), made.results(reference)
     assert results.keys() == exact.keys()
@@ -125,12 +135,20 @@ def assert_accurate(made: Case, results: dict[str, Tensor]) -> None:
         if name == "argmax":
             _assert_argmax(made, results["argmax"], wanted)
             continue
-        error = relative_error(results[name], wanted)
-        if name == "expected" and error > 0:
-            summed = (exact["variance"] + exact["expected"].square()).sqrt()
-            error *= float(wanted.norm() / summed.norm())
-        allowed = max(TOLERANCE[made.q.dtype], 2 * relative_error(plain[name], wanted))
+        least = TINY
+        if name == "expected":
+            least += float((exact["variance"] + exact["expected"].square()).sqrt().norm())
+        allowed = TOLERANCE[made.q.dtype]
+        if or_as_good_as_plain:
+            allowed = max(allowed, 2 * _error(plain[name], wanted, least))
+        error = _error(results[name], wanted, least)
         assert error <= allowed, f"{name}: relative error {error:.3g} > {allowed:.3g}"
+
+
+def _error(found: Tensor, wanted: Tensor, least: float) -> float:
+    """The relative error, of a `wanted` taken to be no smaller than `least`."""
+    size = float(torch.where(wanted.isinf(), 0, wanted).norm())
+    return relative_error(found, wanted) * (min(size / least, 1.0) if size > 0 else 1.0)
 
 
 def _assert_argmax(made: Case, found: Tensor, wanted: Tensor) -> None:

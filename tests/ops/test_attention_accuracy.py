@@ -20,6 +20,21 @@ def test_every_result_in_float32_is_within_2e_6_of_float64(made: Case) -> None:
     assert_accurate(made, made.results(native))
 
 
+@settings(max_examples=60, **RELAXED)
+@given(cases(torch.float32, logits=(100.0, 1e3, 1e4)))
+def test_scores_up_to_ten_thousand_keep_2e_6_in_every_result(made: Case) -> None:
+    """Where float32 products are off by up to 1e-3, and rows are one-hot but for weights of any size."""
+    assert_accurate(made, made.results(native), or_as_good_as_plain=False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@settings(max_examples=20, **RELAXED)
+@given(st.data())
+def test_sharp_attention_keeps_its_accuracy(dtype: torch.dtype, data: st.DataObject) -> None:
+    made = data.draw(cases(dtype, logits=(5.0, 10.0, 20.0, 40.0)))
+    assert_accurate(made, made.results(native))
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @settings(max_examples=25, **RELAXED)
 @given(st.data())

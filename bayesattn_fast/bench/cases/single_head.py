@@ -27,7 +27,6 @@ def cases() -> list[Case]:
             Case(
                 "single_head", "training step", {"N": n, "Dx": INPUTS, "Dk": HEAD, "Dv": VALUE, "C": CLASSES},
                 torch.float32, size, "steps", 1, cost, 2e-5, _prepare,
-                devices=("cpu",) if size != "verify" else ("cpu", "cuda"),
                 results=("loss", "dw_q", "dw_k", "dw_v", "dw_out"),
             )
         )  # fmt: skip

@@ -91,7 +91,7 @@ def dynamax_filter(transition: Tensor, emission: Tensor, observations: Tensor) -
 
     def run() -> tuple[Tensor, ...]:
         # numpy's view of a jax array may not be written to, which torch warns of; what is compared is only read.
-        return tuple(torch.from_dlpack(x) for x in jax.block_until_ready(compiled(*arrays)))
+        return tuple(torch.utils.dlpack.from_dlpack(x) for x in jax.block_until_ready(compiled(*arrays)))
 
     return run
 
