@@ -41,13 +41,17 @@ def mamba_inner_fn(
     C_proj_bias: Tensor | None = None,
     delta_softplus: bool = True,
     checkpoint_lvl: int = 1,
-    **norms: Any,
+    b_rms_weight: Tensor | None = None,
+    c_rms_weight: Tensor | None = None,
+    dt_rms_weight: Tensor | None = None,
+    b_c_dt_rms_eps: float = 1e-6,
 ) -> Tensor:
     """mamba-ssm's fused block, from the same kernels: xz (B, 2·d_inner, L) → (B, L, d_model).
 
     checkpoint_lvl, which says what mamba-ssm recomputes, has no meaning here. Raises NotImplementedError for the RMS
     norms of B, C and Δ."""
-    if given := [name for name, value in norms.items() if value is not None and name.endswith("_weight")]:
+    norms = {"b_rms_weight": b_rms_weight, "c_rms_weight": c_rms_weight, "dt_rms_weight": dt_rms_weight}
+    if given := [name for name, value in norms.items() if value is not None]:
         raise NotImplementedError(f"mamba_inner_fn of bayesattn_fast has no norms; got {', '.join(given)}")
     x, z = xz.chunk(2, 1)
     x = _tensor(causal_conv1d_fn(x, conv1d_weight.squeeze(1), conv1d_bias, activation="silu"))
@@ -163,7 +167,7 @@ TARGETS: dict[str, tuple[tuple[str, ...], dict[str, Callable[..., Any]]]] = {
     "mamba_ssm": (("mamba_ssm.ops.selective_scan_interface", "mamba_ssm.modules.mamba_simple"), MAMBA_SSM),
     "causal_conv1d": (("causal_conv1d.causal_conv1d_interface", "causal_conv1d"), MAMBA_SSM),
     "transformers": (
-        tuple(f"transformers.models.{name}.modeling_{name}" for name in ("mamba", "falcon_mamba")),
+        tuple(f"transformers.models.{name}.modeling_{name}" for name in ("mamba", "falcon_mamba", "jamba")),
         TRANSFORMERS,
     ),
 }

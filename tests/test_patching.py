@@ -70,6 +70,24 @@ def test_transformers_generates_the_same_tokens_from_its_cache() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_mamba_layers_inside_a_hybrid_are_served_and_keep_logits_gradients_and_tokens() -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.JambaConfig(
+        vocab_size=29, hidden_size=24, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, attn_layer_period=2, attn_layer_offset=1, num_experts=2, mamba_d_state=6,
+        mamba_dt_rank=3, pad_token_id=0,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = transformers.JambaForCausalLM(config).eval()
+    options = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None}
+    before, tokens = logits_and_gradients(model, IDS), model.generate(IDS[:2, :5], **options)
+    assert "transformers.models.jamba.modeling_jamba.mamba_selective_scan" in patch("transformers")
+    for ours, exact in zip(logits_and_gradients(model, IDS), before, strict=True):
+        assert_close(ours, exact, 1e-5)
+    assert torch.equal(model.generate(IDS[:2, :5], **options), tokens)
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_a_convolution_too_wide_for_the_kernel_stays_with_transformers() -> None:
     model = tiny_model("Mamba", conv_kernel=6).eval()
     before = logits_and_gradients(model, IDS)
@@ -147,6 +165,8 @@ def test_inner_block_of_mamba_ssm_equals_our_module() -> None:
     assert_close(out, mamba(h), 1e-6)
     with pytest.raises(NotImplementedError, match="b_rms_weight"):
         mamba_inner_fn(h, *[h] * 6, -mamba.A_log, b_rms_weight=h)
+    with pytest.raises(TypeError, match="cu_seqlens"):
+        mamba_inner_fn(h, *[h] * 6, -mamba.A_log, cu_seqlens=h)  # type: ignore[call-arg]
 
 
 def test_what_cannot_be_patched_is_named() -> None:

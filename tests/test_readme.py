@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bayesattn_fast import cli
-from tests.docs.pages import blocks, commands
+from tests.docs.pages import NUMBER, blocks, commands, words_of
 
 ROOT = Path(__file__).parents[1]
 README = blocks(ROOT / "README.md")
@@ -32,6 +32,19 @@ def test_the_five_lines_of_the_readme_run(
     assert "report.html" in shown
     assert (tmp_path / "runs" / "mine" / "report.html").exists()
     assert "(95 % interval, 3 seeds)" in shown
+
+
+def test_the_demo_prints_a_table_of_the_kind_that_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The words and their order; the numbers are those of the whole training."""
+    monkeypatch.chdir(tmp_path)
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (line,) = re.findall(r"^demo:.*\n\t\$\(BIN\)/bayesattn (.*)$", makefile, flags=re.MULTILINE)
+    few = ["--steps", "4", "--warmup", "1", "--eval-sequences", "64", "--batch", "8", "--quiet"]
+    assert cli.main([*line.split(), *few]) == 0
+    (shown,) = [block.code for block in README if block.kind == "text" and "best position-only" in block.code]
+    assert words_of(capsys.readouterr().out, NUMBER) == words_of(shown, NUMBER)
 
 
 def test_the_attention_lines_of_the_readme_run_and_print_what_they_say(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ all functions of the seed alone. Source of the protocol:
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ from .schedules import METHODS, Schedule, schedules
 AUTHORS_SEEDS = (42, 2024, 1337, 7777, 9999)
 NATS = 0.6931471805599453
 """Nats in a bit."""
+PROGRAMS = 512
+"""Seeds × schedules that a GPU trains at once."""
 
 
 @dataclass(frozen=True)
@@ -73,27 +75,49 @@ class Experiment:
 
 
 def run(
-    experiment: Experiment, seeds: Sequence[int], folder: Path, on_seed: Callable[[int, int], None] | None = None
+    experiment: Experiment,
+    seeds: Sequence[int],
+    folder: Path,
+    on_seed: Callable[[int, int], None] | None = None,
+    device: torch.device | str = "cpu",
+    together: int | None = None,
 ) -> list[dict[str, Any]]:
     """Train what the folder lacks and return the rows of these seeds, one for each seed and schedule.
 
+    together: seeds trained at once, each with all its schedules; on the CPU one, on a GPU as many as keep it busy.
     Every seed is written as soon as it is done, so an interrupted run goes on where it stopped.
     ValueError where the folder holds results of another experiment.
     """
     shards = _prepare(experiment, folder)
+    wanted = {s.name: s for s in experiment.schedules}
+    if together is None:
+        together = 1 if torch.device(device).type == "cpu" else max(1, PROGRAMS // len(wanted))
     rows: list[dict[str, Any]] = []
-    for done, seed in enumerate(seeds):
-        path = shards / f"seed-{seed}.parquet"
-        kept = read_table(path) if path.exists() else []
-        wanted = {s.name: s for s in experiment.schedules}
-        missing = [s for name, s in wanted.items() if name not in {row["schedule"] for row in kept}]
-        if missing:
-            kept = [*kept, *train_seeds(experiment, [seed], missing)]
-            write_table(path, kept)
-        rows += [row for row in kept if row["schedule"] in wanted]
-        if on_seed:
-            on_seed(done + 1, seed)
+    for start in range(0, len(seeds), together):
+        pack = seeds[start : start + together]
+        kept = _trained(experiment, wanted, {seed: shards / f"seed-{seed}.parquet" for seed in pack}, device)
+        for done, seed in enumerate(pack, start + 1):
+            rows += [row for row in kept[seed] if row["schedule"] in wanted]
+            if on_seed:
+                on_seed(done, seed)
     return rows
+
+
+def _trained(
+    experiment: Experiment, wanted: Mapping[str, Schedule], paths: Mapping[int, Path], device: torch.device | str
+) -> dict[int, list[dict[str, Any]]]:
+    """All rows of these seeds: those of their files, and those that were missing there, which are trained and added."""
+    kept = {seed: read_table(path) if path.exists() else [] for seed, path in paths.items()}
+    lacking: dict[tuple[str, ...], list[int]] = {}
+    for seed, rows in kept.items():
+        held = {row["schedule"] for row in rows}
+        lacking.setdefault(tuple(name for name in wanted if name not in held), []).append(seed)
+    for names, group in lacking.items():
+        found = train_seeds(experiment, group, [wanted[name] for name in names], device) if names else []
+        for seed in group if names else []:
+            kept[seed] = [*kept[seed], *(row for row in found if row["seed"] == seed)]
+            write_table(paths[seed], kept[seed])
+    return kept
 
 
 def _prepare(experiment: Experiment, folder: Path) -> Path:
@@ -115,13 +139,15 @@ def _prepare(experiment: Experiment, folder: Path) -> Path:
     return shards
 
 
-def train_seeds(experiment: Experiment, seeds: Sequence[int], chosen: Sequence[Schedule]) -> list[dict[str, Any]]:
+def train_seeds(
+    experiment: Experiment, seeds: Sequence[int], chosen: Sequence[Schedule], device: torch.device | str = "cpu"
+) -> list[dict[str, Any]]:
     """Train every seed with every schedule in one program: a row for each, all schedules of a seed together."""
     tunnel, count = experiment.tunnel, len(chosen)
     train, fresh = (tunnel.sample(seeds, 0, 1, stream=stream) for stream in (Stream.TRAIN, Stream.HELD_OUT))
 
     def each(tensor: Tensor) -> Tensor:
-        return tensor.repeat_interleave(count, 0)
+        return tensor.to(device).repeat_interleave(count, 0)
 
     found = train_single_head(
         each(train.inputs),
@@ -132,6 +158,7 @@ def train_seeds(experiment: Experiment, seeds: Sequence[int], chosen: Sequence[S
         record_every=experiment.record_every,
         held_out=(each(fresh.inputs), each(fresh.targets)),
     )
+    found = Training._make(t.cpu() if isinstance(t, Tensor) else t for t in found)
     rows = []
     for e, seed in enumerate(seeds):
         exact = _exact(fresh.predictive[e, 0].double(), fresh.targets[e, 0], fresh.entropy[e])

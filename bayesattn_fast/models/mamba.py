@@ -40,6 +40,11 @@ def decay_rates(channels: int, states: int) -> Tensor:
     return torch.arange(1, states + 1, dtype=torch.float32).log().repeat(channels, 1)
 
 
+def rates(A_log: Tensor) -> Tensor:
+    """A = −exp(A_log), in float32 at least: a rounding of A is multiplied by the length of the memory."""
+    return -torch.exp(A_log.to(torch.promote_types(A_log.dtype, torch.float32)))
+
+
 def rows_times(x: Tensor, weight: Tensor) -> Tensor:
     """x Wᵀ for every seed: x (E, B, L, d_in), weight (E, d_out, d_in) → (E, B, L, d_out)."""
     # Under autocast bmm itself casts both; elsewhere their dtypes agree.
@@ -68,7 +73,7 @@ def mix(
     result = selective_scan_seeds(
         x,
         rows_times(dt, dt_weight).transpose(2, 3),
-        -torch.exp(A_log.float() if A_log.dtype != torch.float64 else A_log),
+        rates(A_log),
         B.transpose(2, 3).unsqueeze(2),
         C.transpose(2, 3).unsqueeze(2),
         D,
@@ -167,7 +172,7 @@ class Mamba(nn.Module):
             ssm_state,
             x,
             F.linear(dt, self.dt_proj.weight),
-            -torch.exp(self.A_log),
+            rates(self.A_log),
             B,
             C,
             self.D,

@@ -144,12 +144,16 @@ class _ConvBackward(torch.autograd.Function):
         return unfold(info.batch_size, outputs)
 
 
+def _check_float(name: str, tensor: Maybe) -> None:
+    if tensor is not None and not tensor.is_floating_point():
+        raise TypeError(f"{name} must be a real float tensor; got {tensor.dtype}")
+
+
 def _check(x: Tensor, weight: Tensor, bias: Maybe, seq_idx: Maybe, initial_states: Maybe) -> None:
     """Shapes, dtypes and devices of tensors with a seed axis."""
     named = {"x": x, "weight": weight, "bias": bias, "initial_states": initial_states}
     for name, tensor in named.items():
-        if tensor is not None and not tensor.is_floating_point():
-            raise TypeError(f"{name} must be a real float tensor; got {tensor.dtype}")
+        _check_float(name, tensor)
     for name, tensor in {**named, "seq_idx": seq_idx}.items():
         if tensor is not None and tensor.device != x.device:
             raise ValueError(f"{name} is on {tensor.device}, x on {x.device}: all must be on one device")
@@ -238,26 +242,56 @@ def causal_conv1d_fn(
         final = torch.cat([before, x], -1)[..., x.shape[-1] :]
     if final_states_out is None:
         return out, final
+    _check_float("final_states_out", final_states_out)
     expect("final_states_out", final_states_out, tuple(final.shape), "(B, D, W − 1)")
     return out, final_states_out.copy_(final)
 
 
 def causal_conv1d_update(
-    x: Tensor, conv_state: Tensor, weight: Tensor, bias: Maybe = None, activation: str | None = None
+    x: Tensor,
+    conv_state: Tensor,
+    weight: Tensor,
+    bias: Maybe = None,
+    activation: str | None = None,
+    cache_seqlens: Maybe = None,
+    conv_state_indices: Maybe = None,
 ) -> Tensor:
     """One or more steps of the convolution, for generation: updates `conv_state` in place, as causal-conv1d does.
 
     x (B, D) or (B, D, L); conv_state (B, D, S), S ≥ W − 1, the most recent inputs; weight (D, W); bias (D,).
-    Returns out of x's shape and dtype. Step by step equals `causal_conv1d_fn`."""
+    With cache_seqlens (B,), the integer number of steps before this call, conv_state is a circular buffer: step t lies
+    at t modulo S. With conv_state_indices (B,), distinct integers, sequence i has row conv_state_indices[i] of a
+    conv_state with more rows. Returns out of x's shape and dtype. Step by step equals `causal_conv1d_fn`. Raises as
+    `causal_conv1d_fn` does."""
     steps = x.unsqueeze(-1) if x.dim() == 2 else x
     past = weight.shape[-1] - 1
-    if conv_state.dim() != 3 or conv_state.shape[:2] != steps.shape[:2] or conv_state.shape[-1] < past:
+    for name, indices in (("cache_seqlens", cache_seqlens), ("conv_state_indices", conv_state_indices)):
+        expect(name, indices, tuple(steps.shape[:1]), "(B,)")
+    rows = conv_state if conv_state_indices is None else conv_state[conv_state_indices]
+    if rows.dim() != 3 or rows.shape[:2] != steps.shape[:2] or rows.shape[-1] < past:
         raise ValueError(
-            f"conv_state must be (B, D, S) = {tuple(steps.shape[:2])} with S ≥ {past}; got {tuple(conv_state.shape)}"
+            f"conv_state must be (B, D, S) = {tuple(steps.shape[:2])} with S ≥ {past}; got {tuple(rows.shape)}"
         )
-    size = conv_state.shape[-1]
-    initial = conv_state[..., size - past :].to(steps.dtype, copy=True)
+    _check_float("conv_state", conv_state)
+    size, length = rows.shape[-1], steps.shape[-1]
+
+    def places(first: int, count: int) -> Tensor:
+        """Where steps `first`, `first` + 1, … of this call lie in the circular buffer, (B, D, count)."""
+        assert cache_seqlens is not None
+        offsets = torch.arange(first, first + count, device=cache_seqlens.device)
+        return ((cache_seqlens[:, None].long() + offsets) % size)[:, None].expand(-1, rows.shape[1], -1)
+
+    if cache_seqlens is None:
+        initial = rows[..., size - past :].to(steps.dtype, copy=True)
+        new = torch.cat([rows, steps.to(rows.dtype)], -1)[..., -size:]
+    else:
+        initial = rows.gather(2, places(-past, past)).to(steps.dtype)
+        kept = min(length, size)  # of more steps than places, the last are kept
+        new = rows.scatter(2, places(length - kept, kept), steps[..., length - kept :].to(rows.dtype))
     out = causal_conv1d_fn(steps, weight, bias, initial_states=initial, activation=activation)
     assert isinstance(out, Tensor)
-    conv_state.copy_(torch.cat([conv_state, steps.to(conv_state.dtype)], -1)[..., -size:])
+    if conv_state_indices is None:
+        conv_state.copy_(new)
+    else:
+        conv_state[conv_state_indices] = new
     return out.view(x.shape)

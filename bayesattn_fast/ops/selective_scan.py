@@ -200,11 +200,14 @@ def _check_matrix(name: str, matrix: Tensor, u: Tensor, count: int) -> None:
     groups = matrix.shape[2]
     if groups < 1 or channels % groups:
         raise ValueError(f"{name} has {groups} groups, which must divide the {channels} channels of u")
+    if groups == 1:  # how (B, N, L) comes here: named as it was given
+        return expect(name, matrix[:, :, 0], (seeds, batch, count, length), "(B, N, L)")
     return expect(name, matrix, (seeds, batch, groups, count, length), "(B, G, N, L)")
 
 
-def _check(u: Tensor, A: Tensor, tensors: dict[str, Maybe]) -> None:
-    """Shapes, dtypes and devices of tensors with a seed axis."""
+def _check_kind(tensors: dict[str, Maybe]) -> None:
+    """Every tensor real, floating and on the device of the first."""
+    first = next(iter(tensors))
     for name, tensor in tensors.items():
         if tensor is None:
             continue
@@ -212,8 +215,13 @@ def _check(u: Tensor, A: Tensor, tensors: dict[str, Maybe]) -> None:
             raise TypeError(f"{name} is {tensor.dtype}: complex state spaces are not supported, only real floats")
         if not tensor.is_floating_point():
             raise TypeError(f"{name} must be a float tensor; got {tensor.dtype}")
-        if tensor.device != u.device:
-            raise ValueError(f"{name} is on {tensor.device}, u on {u.device}: all must be on one device")
+        if (device := tensors[first].device) != tensor.device:  # type: ignore[union-attr]
+            raise ValueError(f"{name} is on {tensor.device}, {first} on {device}: all must be on one device")
+
+
+def _check(u: Tensor, A: Tensor, tensors: dict[str, Maybe]) -> None:
+    """Shapes, dtypes and devices of tensors with a seed axis."""
+    _check_kind(tensors)
     if u.dim() != 4:
         raise ValueError(f"u must be (batch, channels, length); got {tuple(u.shape[1:])}")
     seeds, _, channels, length = u.shape
@@ -321,6 +329,12 @@ def selective_scan_fn(
     return (result[0][0], result[1][0]) if isinstance(result, tuple) else result[0]
 
 
+# Tensors of one step: where their axis of heads goes if it was left out, and their rank with it.
+_STEP_AXES = {
+    "x": (1, 3), "dt": (1, 3), "z": (1, 3), "A": (0, 3), "B": (1, 3), "C": (1, 3), "D": (0, 2), "dt_bias": (0, 2),
+}  # fmt: skip
+
+
 def selective_state_update(
     state: Tensor,
     x: Tensor,
@@ -332,32 +346,29 @@ def selective_state_update(
     z: Maybe = None,
     dt_bias: Maybe = None,
     dt_softplus: bool = False,
+    state_batch_indices: Maybe = None,
 ) -> Tensor:
     """One step of the scan, for generation: updates `state` in place and returns out, as in mamba-ssm.
 
     state (B, D, N) or (B, H, D, N); x, dt, z (B, D) or (B, H, D); A (D, N) or (H, D, N); B, C (B, N) or (B, G, N) with
-    H a multiple of G; D, dt_bias (D,) or (H, D). Returns out of x's shape and dtype, computed in float32 or wider.
-    Step by step equals `selective_scan_fn`. Raises ValueError naming the argument whose shape does not fit."""
+    H a multiple of G; D, dt_bias (D,) or (H, D). With state_batch_indices (B,), distinct integers, sequence i
+    has row state_batch_indices[i] of a state with more rows. Returns out of x's shape and dtype, computed in float32 or
+    wider. Step by step equals `selective_scan_fn`. Raises ValueError naming the argument whose shape or device does not
+    fit; TypeError for complex or integer tensors."""
+    given = {"x": x, "dt": dt, "z": z, "A": A, "B": B, "C": C, "D": D, "dt_bias": dt_bias}
+    _check_kind({"state": state, **given})
     if state.dim() not in (3, 4):
         raise ValueError(f"state must be (B, D, N) or (B, H, D, N); got {tuple(state.shape)}")
-    hidden = state if state.dim() == 4 else state.unsqueeze(1)
+    rows = state
+    if state_batch_indices is not None:
+        expect("state_batch_indices", state_batch_indices, (x.shape[0],), "(B,)")
+        rows = state[state_batch_indices]
+    hidden = rows if rows.dim() == 4 else rows.unsqueeze(1)
     batch, heads, channels, count = hidden.shape
     wide = torch.promote_types(state.dtype, torch.float32)
-    given = {"x": x, "dt": dt, "z": z, "A": A, "B": B, "C": C, "D": D, "dt_bias": dt_bias}
-    # Where the axis of heads may be left out, and the rank with it.
-    axes = {
-        "x": (1, 3),
-        "dt": (1, 3),
-        "z": (1, 3),
-        "A": (0, 3),
-        "B": (1, 3),
-        "C": (1, 3),
-        "D": (0, 2),
-        "dt_bias": (0, 2),
-    }
     full: dict[str, Any] = {}
     for name, tensor in given.items():
-        axis, rank = axes[name]
+        axis, rank = _STEP_AXES[name]
         full[name] = None if tensor is None else (tensor if tensor.dim() == rank else tensor.unsqueeze(axis)).to(wide)
     groups = full["B"].shape[1]
     if groups < 1 or heads % groups:
@@ -373,7 +384,10 @@ def selective_state_update(
     step = full["dt"] if dt_bias is None else full["dt"] + full["dt_bias"]
     step = F.softplus(step) if dt_softplus else step
     new = torch.exp(step.unsqueeze(-1) * full["A"]) * hidden + (step * full["x"]).unsqueeze(-1) * full["B"]
-    hidden.copy_(new)
+    if state_batch_indices is None:
+        hidden.copy_(new)
+    else:
+        state[state_batch_indices] = new.view(rows.shape).to(state.dtype)
     out = (new * full["C"]).sum(-1)
     out = out if D is None else out + full["D"] * full["x"]
     out = out if z is None else out * F.silu(full["z"])

@@ -7,7 +7,7 @@ from torch import Tensor
 from bayesattn_fast.kernels.entropy.reference import entropy_bits
 from bayesattn_fast.kernels.regression import native, reference
 from bayesattn_fast.posteriors import checks
-from bayesattn_fast.posteriors.serving import accepted, natively
+from bayesattn_fast.posteriors.serving import accepted, by_triton, natively
 
 
 class RegressionPredictive(NamedTuple):
@@ -48,6 +48,11 @@ def regression_predictive(
     if validate:
         checks.finite("x", x)
         checks.finite("y", y)
+    if by_triton("regression", x, y):
+        from bayesattn_fast.kernels.regression import forward
+
+        if forward.takes(sizes["d"], bins):
+            return RegressionPredictive(*forward.regression(x, y, tau, sigma, edges))
     mean, variance, log_likelihood = reference.sequential(x, y, tau, sigma)
     predictive = reference.binned_normal(mean, variance, x.new_tensor(edges))
     return RegressionPredictive(mean, variance, predictive, entropy_bits(predictive), log_likelihood.sum(-1))

@@ -148,7 +148,7 @@ def measure(cell: Cell, seed: int, device: str = "cpu") -> Cost:
     torch.set_num_threads(1)
     try:
         if isinstance(cell.config, Experiment):
-            return _measure_head(cell.config, seed)
+            return _measure_head(cell.config, seed, device)
         return _measure_model(cell.config, seed, device)
     finally:
         torch.set_num_threads(threads)
@@ -176,13 +176,13 @@ def _measure_model(config: RunConfig, seed: int, device: str) -> Cost:
     return Cost(4 * weights + 2 * sum(kept.values()), each * config.training.steps)
 
 
-def _measure_head(experiment: Experiment, seed: int) -> Cost:
+def _measure_head(experiment: Experiment, seed: int, device: str) -> Cost:
     # The trainer's start-up (data, weights) counts once; the rest is linear in the steps.
     short = dataclasses.replace(experiment, steps=min(experiment.steps, experiment.record_every))
-    train_seeds(short, [seed], short.schedules)
+    train_seeds(short, [seed], short.schedules, device)
     seeds = range(seed, seed + (HEAD_SAMPLE if experiment.length <= 256 else 1))
     started = time.perf_counter()
-    train_seeds(short, seeds, short.schedules)
+    train_seeds(short, seeds, short.schedules, device)
     spent = (time.perf_counter() - started) / len(seeds)
     chain = experiment.length * (experiment.tunnel.dimensions + 2 * experiment.head + 2 * experiment.values) * 4
     curves = 8 * experiment.steps

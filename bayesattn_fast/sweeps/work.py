@@ -82,7 +82,7 @@ def train_pack(pack: Pack, scratch: Path | None = None, device: str = "cpu") -> 
         folder = scratch or Path(temporary) / "run"
         first = pack.parts[0][0]
         if isinstance(first.config, Experiment):
-            rows = [{**first.labels, **row} for row in _head_rows(first.config, pack.parts[0][1])]
+            rows = [{**first.labels, **row} for row in _head_rows(first.config, pack.parts[0][1], device)]
         else:
             try:
                 rows = _model_rows(pack, first.config, folder, device)
@@ -135,8 +135,8 @@ def _by_member(rows: Sequence[Mapping[str, Any]], members: int) -> list[list[Map
     return [ordered[e::members] for e in range(members)]
 
 
-def _head_rows(experiment: Experiment, seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
-    for row in train_seeds(experiment, seeds, experiment.schedules):
+def _head_rows(experiment: Experiment, seeds: Sequence[int], device: str) -> Iterator[dict[str, Any]]:
+    for row in train_seeds(experiment, seeds, experiment.schedules, device):
         kept = {name: row[name] for name in ("seed", "schedule", "method", "base")}
         finals = {name: row[name][-1] for name in HEAD_FINALS}
         at_records = [row["loss"][step] for step in row["recorded"]]

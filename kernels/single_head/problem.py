@@ -86,11 +86,10 @@ class Extras(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """block positions at a time; capped: ptxas needs to be told not to spill for the sake of one more program."""
+    """block positions at a time."""
 
     block: int
     warps: int
-    capped: bool = False
 
 
 # By the largest padded size. Chosen with the compiler: the largest that does not spill for compute capability 8.0, 9.0
@@ -120,7 +119,13 @@ def configure(
     tile = TILES[max(blocks)]
     soft = targets.dim() == 4
     config = Config._make([causal, statistics, soft, inputs, head, values, classes, *blocks, tile.block])
-    return config, Resources(tile.warps, 1, 255 if tile.capped else None)
+    return config, Resources(tile.warps, 1)
+
+
+def uncrowded(resources: Resources) -> Resources:
+    """For a program that does a whole step: ptxas would spill a few registers so that one more fits a multiprocessor,
+    and does not where it is told how many it may take."""
+    return resources._replace(registers=255)
 
 
 def target_view(targets: Tensor) -> Matrices | Vectors:

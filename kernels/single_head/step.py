@@ -16,7 +16,7 @@ from torch import Tensor
 from .._triton.launch import launch
 from .._triton.views import matrices, split, vectors
 from .columns import columns_of
-from .problem import Extras, Operands, Problem, Results, configure, target_view
+from .problem import Extras, Operands, Problem, Results, configure, target_view, uncrowded
 from .reference import HeadStep, Statistics, WeightStep
 from .rows import rows_of
 
@@ -100,7 +100,9 @@ def attention_cross_entropy(
         Problem(batch, length, scale, 1.0 / (batch * length)),
     )
     blocks = triton.cdiv(length, config.block)
-    kernels = [(sequence_kernel, 1)] if blocks <= WHOLE else [(rows_kernel, blocks), (columns_kernel, blocks)]
+    kernels = [(rows_kernel, blocks), (columns_kernel, blocks)]
+    if blocks <= WHOLE:
+        kernels, resources = [(sequence_kernel, 1)], uncrowded(resources)
     for kernel, programs in kernels:
         launch(kernel, seeds * batch * programs, *arguments, config=config, resources=resources, device=q.device)
     found = None

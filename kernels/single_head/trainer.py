@@ -21,7 +21,7 @@ from torch import Tensor
 from .._triton.launch import launch
 from .._triton.strided import wide
 from .._triton.views import Matrices, load_tile, load_vector, matrices, store_tile
-from .problem import Operands, Problem, configure, product, target_view
+from .problem import Operands, Problem, configure, product, target_view, uncrowded
 from .reference import Data, record, unfilled
 from .step import allocate, attention_cross_entropy, sequence, views
 
@@ -164,8 +164,7 @@ def train_single_head(
             results,
             problem,
             config=config,
-            # Uncapped, ptxas spills a few registers so that one more program fits a multiprocessor.
-            resources=resources._replace(registers=255),
+            resources=uncrowded(resources),
             device=x.device,
         )
         records[:, i] = torch.where((loss[:, first] <= limit)[:, None], noted, torch.nan)

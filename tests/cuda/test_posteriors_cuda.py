@@ -7,7 +7,13 @@ import torch
 from torch import Tensor
 
 from bayesattn_fast.backends import backend
-from bayesattn_fast.posteriors import bijection_predictive, hmm_filter, markov_predictive, recall_predictive
+from bayesattn_fast.posteriors import (
+    bijection_predictive,
+    hmm_filter,
+    markov_predictive,
+    recall_predictive,
+    regression_predictive,
+)
 from tests.closeness import assert_as_good_as_plain
 
 pytestmark = [
@@ -82,3 +88,10 @@ def test_eliminations_have_the_bits_of_the_reference(batch: int, pairs: int, sym
         plain = results()
     for f, p in zip(found, plain, strict=True):
         assert torch.equal(f, p) if f.dim() == 3 else torch.allclose(f, p, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize(("batch", "length", "d"), [(4096, 32, 4), (70_000, 2, 1), (3, 200, 32)])
+def test_regression_equals_float64(batch: int, length: int, d: int) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(batch, length, d)
+    compare(regression_predictive, (x, (torch.randn(batch, 1, d) * x).sum(-1) + 0.5 * torch.randn(batch, length)))

@@ -65,6 +65,19 @@ def test_an_interrupted_sweep_trains_only_what_is_missing(finished: tuple[Path, 
         assert (tmp_path / "copy/shards" / name).stat().st_mtime_ns == stamp
 
 
+def test_seeds_trained_together_give_the_rows_of_seeds_trained_alone(
+    finished: tuple[Path, list[dict]], tmp_path: Path
+) -> None:
+    shutil.copytree(finished[0], tmp_path / "copy")
+    (tmp_path / "copy/shards/seed-4.parquet").unlink()
+    (tmp_path / "copy/shards/seed-5.parquet").unlink()
+    done: list[tuple[int, int]] = []
+    again = run(SMALL, [3, 4, 5], tmp_path / "copy", lambda *at: done.append(at), together=2)
+    assert again == finished[1]
+    assert done == [(1, 3), (2, 4), (3, 5)]
+    assert read_table(tmp_path / "copy/shards/seed-5.parquet") == [r for r in finished[1] if r["seed"] == 5]
+
+
 def test_a_rate_added_later_joins_the_shard(finished: tuple[Path, list[dict]], tmp_path: Path) -> None:
     shutil.copytree(finished[0], tmp_path / "copy")
     wider = Experiment(steps=40, length=120, rates=(0.05, 0.2, 0.5), record_every=10)

@@ -97,6 +97,19 @@ def test_generation_step_by_step_equals_the_whole_sequence(options: dict[str, in
     assert_close(torch.cat(rows, 1), whole, 2e-6)
 
 
+def test_generation_in_bfloat16_decays_at_the_rate_of_the_whole_sequence() -> None:
+    torch.manual_seed(0)
+    mamba, h = Mamba(16).bfloat16(), torch.randn(2, 12, 16).bfloat16()
+    with torch.no_grad():
+        mamba.A_log.fill_(4.594)  # A = −98.9, of which bfloat16 would make −99
+        mamba.dt_proj.bias.fill_(-4.6)  # Δ A ≈ −1
+        whole, steps = mamba.allocate_inference_cache(2), mamba.allocate_inference_cache(2)
+        mamba(h, cache=whole)
+        for t in range(12):
+            mamba.step(h[:, t : t + 1], *steps)
+    assert_close(steps[1], whole[1], 1e-5)
+
+
 def test_bfloat16_autocast_stays_close_to_float32() -> None:
     torch.manual_seed(0)
     mamba, h = Mamba(32), torch.randn(2, 40, 32)

@@ -157,6 +157,46 @@ def test_step_by_step_equals_the_whole(size: int) -> None:
     assert_close(causal_conv1d_update(x, state, tensors["weight"], tensors["bias"], "silu"), whole, 1e-6)
 
 
+@pytest.mark.parametrize("size", [3, 4, 6])
+def test_a_circular_buffer_in_chosen_rows_gives_the_whole_sequence(size: int) -> None:
+    tensors = {n: t.detach() for n, t in draw(4, 11, (True, False, False)).items()}
+    whole = causal_conv1d_fn(**tensors, activation="silu")
+    x, rows, before = tensors["x"], torch.tensor([3, 1]), torch.zeros(2, dtype=torch.int32)
+    state = torch.full((4, 19, size), 7.0)
+    state[rows] = 0
+    outs = []
+    for steps in (1, 2, 1, 7):  # at last more steps than places
+        part = x[..., int(before[0]) : int(before[0]) + steps]
+        outs.append(causal_conv1d_update(part, state, tensors["weight"], tensors["bias"], "silu", before, rows))
+        before += steps
+    assert_close(torch.cat(outs, -1), whole, 1e-6)
+    assert torch.equal(state[rows][..., torch.arange(11 - size, 11) % size], x[..., 11 - size :])
+    assert (state[[0, 2]] == 7).all()
+
+
+def test_sequences_of_different_ages_share_one_circular_buffer() -> None:
+    tensors = {n: t.detach() for n, t in draw(3, 9, (False, False, False)).items()}
+    x, weight, state = tensors["x"], tensors["weight"], torch.zeros(2, 19, 4)
+    ages = torch.tensor([5, 2])
+    for sequence, age in enumerate(ages):
+        alone = state[sequence : sequence + 1]
+        causal_conv1d_update(x[sequence : sequence + 1, :, :age], alone, weight, cache_seqlens=torch.zeros(1).int())
+    now = torch.stack([x[0, :, 5], x[1, :, 2]])
+    whole = causal_conv1d_fn(x, weight)
+    expected = torch.stack([whole[0, :, 5], whole[1, :, 2]])
+    assert_close(causal_conv1d_update(now, state, weight, cache_seqlens=ages), expected, 1e-6)
+
+
+def test_states_that_would_be_cut_to_integers_are_refused() -> None:
+    whole = torch.zeros(2, 6, 4, dtype=torch.int32)
+    with pytest.raises(TypeError, match=r"conv_state must be a real float tensor; got torch\.int32"):
+        causal_conv1d_update(X[..., 0], whole, W)
+    with pytest.raises(TypeError, match=r"final_states_out must be a real float tensor; got torch\.int32"):
+        causal_conv1d_fn(X, W, return_final_states=True, final_states_out=whole[..., :3])
+    with pytest.raises(ValueError, match=r"cache_seqlens must have shape \(B,\) = \(2,\); got \(3,\)"):
+        causal_conv1d_update(X[..., 0], torch.zeros(2, 6, 4), W, cache_seqlens=torch.zeros(3).int())
+
+
 def test_nan_outside_the_reach_of_a_position_does_not_leak() -> None:
     tensors = draw(2, 40, (True, False, True))
     tensors = {n: t.detach().clone() for n, t in tensors.items()}

@@ -263,6 +263,33 @@ def test_state_update_with_heads_equals_one_call_a_head() -> None:
         assert_close(state[:, h], apart[h], 1e-6)
 
 
+def test_state_update_reads_and_writes_the_rows_that_it_is_told() -> None:
+    cache, rows = torch.randn(7, 5, 6), torch.tensor([4, 0, 6])
+    x, dt, z = torch.randn(3, 3, 5)
+    A, (B, C) = -torch.rand(5, 6), torch.randn(2, 3, 6)
+    alone, expected = cache[rows], cache.clone()
+    out = selective_state_update(alone, x, dt, A, B, C, z=z, dt_softplus=True)
+    expected[rows] = alone
+    assert torch.equal(selective_state_update(cache, x, dt, A, B, C, None, z, None, True, rows), out)
+    assert torch.equal(cache, expected)
+    with pytest.raises(ValueError, match=r"state_batch_indices must have shape \(B,\) = \(3,\); got \(2,\)"):
+        selective_state_update(cache, x, dt, A, B, C, state_batch_indices=rows[:2])
+
+
+@pytest.mark.parametrize("name", ["state", "x", "dt", "A", "B", "C", "D"])
+def test_state_update_refuses_complex_integer_and_far_tensors(name: str) -> None:
+    state, A, D = torch.zeros(2, 5, 6), -torch.rand(5, 6), torch.ones(5)
+    (x, dt), (B, C) = torch.randn(2, 2, 5), torch.randn(2, 2, 6)
+    given = {"state": state, "x": x, "dt": dt, "A": A, "B": B, "C": C, "D": D}
+    for bad, error in (
+        (given[name].to(torch.complex64), TypeError),
+        (given[name].int(), TypeError),
+        (given[name].to("meta"), ValueError),
+    ):
+        with pytest.raises(error, match=rf"\b{name}\b (is|must be)|, {name} on"):
+            selective_state_update(**{**given, name: bad})
+
+
 BAD = {
     "A must be real": ({"A": torch.zeros(6, 4, dtype=torch.complex64)}, TypeError, "A is torch.complex64"),
     "integers": ({"u": torch.zeros(2, 6, 37, dtype=torch.int64)}, TypeError, "u must be a float tensor"),
@@ -272,7 +299,11 @@ BAD = {
         r"delta must have shape \(B, D, L\) = \(2, 6, 37\); got \(2, 6, 36\)",
     ),
     "A of another width": ({"A": torch.zeros(5, 4)}, ValueError, "A must have shape"),
-    "B with other states": ({"B": torch.zeros(2, 5, 37)}, ValueError, "B must have shape"),
+    "B with other states": (
+        {"B": torch.zeros(2, 5, 37)},
+        ValueError,
+        r"B must have shape \(B, N, L\) = \(2, 4, 37\); got \(2, 5, 37\)",
+    ),
     "groups that do not divide": ({"C": torch.zeros(2, 4, 4, 37)}, ValueError, "C has 4 groups"),
     "D of another width": ({"D": torch.zeros(5)}, ValueError, "D must have shape"),
     "z of another shape": ({"z": torch.zeros(2, 6, 1)}, ValueError, "z must have shape"),

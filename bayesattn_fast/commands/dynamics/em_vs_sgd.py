@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..parsing import parse
+from ..parsing import device_of, parse
 from ..results import print_json, print_tables
 from .environment import environment
 
@@ -38,6 +38,8 @@ class EmVsSgd:
     """The transition matrix of the authors' code, which stays with 0.3498 instead of 0.3."""
     epsilon: float = 0.1
     """Threshold on a fresh chain: nats above the exact filter."""
+    device: str = ""
+    """cpu, cuda or cuda:N; the GPU where there is one."""
     out: str = ""
     """Folder of the results; runs/em-vs-sgd where nothing is named. Seeds that it holds are not trained again."""
     quiet: bool = False
@@ -60,14 +62,15 @@ def _em_vs_sgd(flags: EmVsSgd, command: str) -> int:
     names = ("steps", "length", "authors_matrix", "rates", "ratio", "methods")
     experiment = Experiment(**{name: getattr(flags, name) for name in names})
     seeds, folder = parse_seeds(flags.seeds), Path(flags.out or "runs/em-vs-sgd")
+    device = device_of(flags.device)
     progress = None if flags.quiet or flags.json else _progress(len(seeds), len(experiment.schedules), folder)
     try:
-        rows = run(experiment, seeds, folder, progress)
+        rows = run(experiment, seeds, folder, progress, device)
     except KeyboardInterrupt:
         print("bayesattn: stopped; the same command goes on with the seeds that are left", file=sys.stderr)
         return 130
     summary = Summary(experiment, rows, flags.epsilon)
-    page = write_page(summary, folder, command, environment())
+    page = write_page(summary, folder, command, environment(device))
     if flags.json:
         print_json({"folder": str(folder), "report": str(page), **as_json(summary)})
         return 0

@@ -5,8 +5,8 @@ import platform
 import torch
 
 
-def environment() -> list[tuple[str, str]]:
-    """Versions and threads, for the foot of a page."""
+def environment(device: torch.device | str = "cpu") -> list[tuple[str, str]]:
+    """Versions, threads and device, for the foot of a page."""
     from ... import __version__
 
     return [
@@ -14,4 +14,5 @@ def environment() -> list[tuple[str, str]]:
         ("torch", torch.__version__),
         ("python", platform.python_version()),
         ("threads", str(torch.get_num_threads())),
+        ("device", torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else "cpu"),
     ]

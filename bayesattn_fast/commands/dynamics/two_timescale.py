@@ -54,11 +54,12 @@ def main(words: list[str]) -> int:
     folder, probing = Path(flags.run), Probing(flags.probes, flags.sequences)
     config = read_config(folder)
     progress = None if flags.quiet or flags.json else _progress(folder)
-    replayed = replay(folder, probing, device_of(flags.device), progress)
+    device = device_of(flags.device)
+    replayed = replay(folder, probing, device, progress)
     found, relative = (settling(replayed.rows, flags.threshold, share) for share in (False, True))
     title = f"{config.model.model} on {config.tunnel.name}"
     command = f"bayesattn dynamics two-timescale {' '.join(words)}".strip()
-    page = write_page(replayed, folder, flags.threshold, title, command, environment())
+    page = write_page(replayed, folder, flags.threshold, title, command, environment(device))
     said = verdict(found, relative, flags.threshold).text
     if flags.json:
         tables = {"threshold": found, "share_of_start": relative}
