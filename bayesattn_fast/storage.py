@@ -36,6 +36,11 @@ def write_atomically(path: Path | str, write: Callable[[Path], None]) -> None:
         _flush(path.parent)
 
 
+def holds_nothing(folder: Path) -> bool:
+    """Whether a folder has no files of anybody: locks and what a killed writer left behind do not count."""
+    return all(path.name == ".lock" or (path.name[:1] == "." and path.suffix == ".tmp") for path in folder.iterdir())
+
+
 def _flush(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:

@@ -164,7 +164,11 @@ class _Progress:
             print(_headline(plan), file=sys.stderr, flush=True)
 
     def done(self, pack: Any) -> None:
-        self.packs, self.seeds, self.steps = self.packs + 1, self.seeds + len(pack.seeds), self.steps + pack.seed_steps
+        self.packs, self.seeds, self.steps = (
+            self.packs + 1,
+            self.seeds + len(pack.members),
+            self.steps + pack.seed_steps,
+        )
         now = time.perf_counter() - self.started
         if self.quiet or (now - self.shown < 5 and self.packs < len(self.plan.packs)):
             return
@@ -177,7 +181,7 @@ class _Progress:
 def _headline(plan: Any) -> str:
     if not plan.packs:
         return "nothing is missing"
-    sizes = sorted({len(pack.seeds) for pack in plan.packs})
+    sizes = sorted({len(pack.members) for pack in plan.packs})
     each = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
     return (
         f"{plan.seeds:,} seeds to train in {len(plan.packs)} packs of {each}, {plan.workers} at a time; "
@@ -194,7 +198,9 @@ def _duration(seconds: float) -> str:
 
 def _plan_json(plan: Any) -> dict[str, Any]:
     return {
-        "packs": [{"cell": p.cell.name, "seeds": list(p.seeds), "shard": p.name} for p in plan.packs],
+        "packs": [
+            {"parts": [{"cell": c.name, "seeds": list(s)} for c, s in p.parts], "shard": p.name} for p in plan.packs
+        ],
         "seeds": plan.seeds,
         "seed_steps": plan.seed_steps,
         "workers": plan.workers,
@@ -210,9 +216,9 @@ def _print_plan(plan: Any, folder: Path) -> None:
     from ..sweeps.work import cell_key
 
     table = Table("cell", "seeds missing", "packs", "steps of a seed", "s a seed", "MB a seed", box=box.SIMPLE)
-    cells = {cell_key(pack.cell): pack.cell for pack in plan.packs}
+    cells = {cell_key(cell): cell for pack in plan.packs for cell, _ in pack.parts}
     for key, cell in cells.items():
-        mine = [len(pack.seeds) for pack in plan.packs if cell_key(pack.cell) == key]
+        mine = [len(seeds) for pack in plan.packs for c, seeds in pack.parts if cell_key(c) == key]
         cost = plan.costs[key]
         numbers = (sum(mine), len(mine), cell.steps, f"{cost.seconds:.3g}", f"{cost.bytes / 1e6:.3g}")
         table.add_row(cell.name, *map(str, numbers))

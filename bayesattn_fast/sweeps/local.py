@@ -42,7 +42,7 @@ def run_local(
             for pack in broken:
                 tries[pack.name] = tries.get(pack.name, 0) + 1
                 if tries[pack.name] >= RETRIES:
-                    raise WorkerLost(f"a worker died {RETRIES} times on {pack.cell.name}, seeds from {pack.seeds[0]}")
+                    raise WorkerLost(f"a worker died {RETRIES} times on {pack.title}, seeds from {pack.members[0][1]}")
 
 
 def _run_pool(left: list[Pack], folder: Path, workers: int, device: str, on_done: Callable[[Pack], None]) -> list[Pack]:

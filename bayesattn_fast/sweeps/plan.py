@@ -2,12 +2,15 @@
 
 On a GPU a pack is as large as memory allows: there a step of many seeds costs little more than a step of one. On a CPU
 one process per core with one thread each is fastest and packing gains little, so packs are only large enough that
-writing a shard does not count, and small enough that all workers stay busy and little is lost to a kill.
+writing a shard does not count, and small enough that all workers stay busy and little is lost to a kill. Cells that
+differ in the learning rate alone share packs.
 """
 
+import dataclasses
+import itertools
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -49,7 +52,7 @@ class Plan:
 
     @property
     def seeds(self) -> int:
-        return sum(len(pack.seeds) for pack in self.packs)
+        return sum(pack.size for pack in self.packs)
 
     @property
     def seed_steps(self) -> int:
@@ -58,13 +61,15 @@ class Plan:
     @property
     def seconds(self) -> float:
         """Expected, with all workers busy."""
-        total = sum(self.costs[cell_key(pack.cell)].seconds * len(pack.seeds) for pack in self.packs)
+        parts = (part for pack in self.packs for part in pack.parts)
+        total = sum(self.costs[cell_key(cell)].seconds * len(seeds) for cell, seeds in parts)
         return total / self.workers
 
     @property
     def disk(self) -> int:
         """Bytes, roughly."""
-        return sum(SHARD_BYTES + len(pack.seeds) * _row_bytes(pack.cell) for pack in self.packs)
+        rows = sum(len(seeds) * _row_bytes(cell) for pack in self.packs for cell, seeds in pack.parts)
+        return SHARD_BYTES * len(self.packs) + rows
 
 
 def make_plan(sweep: Sweep, done: Done, *, workers: int, pack: int = 0, device: str = "cpu") -> Plan:
@@ -75,20 +80,27 @@ def make_plan(sweep: Sweep, done: Done, *, workers: int, pack: int = 0, device: 
     if pack < 0:
         raise ValueError(f"pack must be 0 (chosen from memory) or positive; got {pack}")
     costs: dict[str, Cost] = {}
-    shapes: dict[str, Cost] = {}
-    packs: list[Pack] = []
+    shapes: dict[str, list[tuple[Cell, int]]] = {}
     for cell in sweep.cells:
-        key = cell_key(cell)
-        missing = [seed for seed in sweep.seeds if seed not in done.seeds.get(key, ())]
-        if not missing:
-            continue
-        shape = _shape(cell)
-        if shape not in shapes:
-            shapes[shape] = measure(cell, missing[0], device)
-        costs[key] = shapes[shape]
-        size = pack or _pack_size(cell, costs[key], len(missing) * len(sweep.cells), workers, device)
-        packs += [Pack(cell, tuple(group)) for group in _split(missing, size)]
+        known = done.seeds.get(cell_key(cell), ())
+        if missing := [(cell, seed) for seed in sweep.seeds if seed not in known]:
+            shapes.setdefault(shape_of(cell), []).extend(missing)
+    jobs = sum(map(len, shapes.values()))
+    packs: list[Pack] = []
+    for members in shapes.values():
+        first, seed = members[0]
+        cost = measure(first, seed, device)
+        costs |= {cell_key(cell): cost for cell in {id(cell): cell for cell, _ in members}.values()}
+        size = pack or _pack_size(first, cost, jobs, workers, device)
+        packs += [_joined(members[at : at + size]) for at in range(0, len(members), size)]
     return Plan(tuple(packs), workers, costs)
+
+
+def _joined(members: Sequence[tuple[Cell, int]]) -> Pack:
+    """Members lie together by cell."""
+    groups = itertools.groupby(members, key=lambda member: id(member[0]))
+    together = [list(group) for _, group in groups]
+    return Pack(tuple((group[0][0], tuple(seed for _, seed in group)) for group in together))
 
 
 def _row_bytes(cell: Cell) -> int:
@@ -101,16 +113,12 @@ def _row_bytes(cell: Cell) -> int:
     return ROW_BYTES + (len(CURVES) * evaluations + losses) * NUMBER_BYTES
 
 
-def _split(seeds: Sequence[int], size: int) -> Iterable[Sequence[int]]:
-    return (seeds[first : first + size] for first in range(0, len(seeds), size))
-
-
-def _shape(cell: Cell) -> str:
-    """Cells of one shape cost the same: they differ in rates and the like."""
+def shape_of(cell: Cell) -> str:
+    """Of cells that differ in nothing but the learning rate the same: their seeds go into one pack."""
     if isinstance(cell.config, Experiment):
         return repr(cell.config)
-    t = cell.config.training
-    return repr((cell.config.tunnel, cell.config.model, t.batch, t.steps, t.optimizer, t.precision))
+    config = cell.config
+    return repr((config.tunnel, config.model, dataclasses.replace(config.training, lr=1.0)))
 
 
 def _pack_size(cell: Cell, cost: Cost, jobs: int, workers: int, device: str) -> int:
@@ -170,8 +178,6 @@ def _measure_model(config: RunConfig, seed: int, device: str) -> Cost:
 
 def _measure_head(experiment: Experiment, seed: int, device: str) -> Cost:
     # The trainer's start-up (data, weights) counts once; the rest is linear in the steps.
-    import dataclasses
-
     short = dataclasses.replace(experiment, steps=min(experiment.steps, experiment.record_every))
     train_seeds(short, [seed], short.schedules, device)
     seeds = range(seed, seed + (HEAD_SAMPLE if experiment.length <= 256 else 1))

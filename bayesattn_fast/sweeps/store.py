@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..storage import read_json, table_about, write_atomically, write_json
+from ..storage import holds_nothing, read_json, table_about, write_atomically, write_json
 from ..training.run import environment
 from .file import Sweep
 from .work import Pack, cell_key
@@ -76,7 +76,7 @@ class Store:
                     f"--resume: {folder} holds {len(gone)} of {len(known)} cells that this sweep has not; "
                     "choose another folder"
                 )
-        elif folder.exists() and any(path.name != ".lock" for path in folder.iterdir()):
+        elif folder.exists() and not holds_nothing(folder):
             raise ValueError(f"--out {folder} is not empty and holds no sweep; choose another folder")
 
     def prepare(self, sweep: Sweep, command: str) -> None:
@@ -105,8 +105,8 @@ class Store:
         damaged = []
         for path in self.shards:
             try:
-                about = table_about(path)
-                seeds.setdefault(about["cell"], set()).update(json.loads(about["seeds"]))
+                for cell, found in json.loads(table_about(path)["parts"]).items():
+                    seeds.setdefault(cell, set()).update(found)
             except (ValueError, KeyError):
                 damaged.append(path)
         return Done(seeds, tuple(damaged))

@@ -28,19 +28,40 @@ HEAD_FINALS = ("held_out_loss", "held_out_entropy", "held_out_accuracy", "routin
 
 @dataclass(frozen=True)
 class Pack:
-    """Seeds of one cell that are trained together."""
+    """Seeds that are trained together: of one cell, or of cells that differ in the learning rate alone."""
 
-    cell: Cell
-    seeds: tuple[int, ...]
+    parts: tuple[tuple[Cell, tuple[int, ...]], ...]
+
+    @classmethod
+    def of(cls, cell: Cell, seeds: Sequence[int]) -> "Pack":
+        return cls(((cell, tuple(seeds)),))
+
+    @property
+    def members(self) -> list[tuple[Cell, int]]:
+        """Every seed with its cell, in the order in which they are trained."""
+        return [(cell, seed) for cell, seeds in self.parts for seed in seeds]
+
+    @property
+    def size(self) -> int:
+        return sum(len(seeds) for _, seeds in self.parts)
+
+    @property
+    def title(self) -> str:
+        return "; ".join(cell.name for cell, _ in self.parts)
+
+    @property
+    def contents(self) -> dict[str, list[int]]:
+        """Seeds by cell key, as the shard says them."""
+        return {cell_key(cell): list(seeds) for cell, seeds in self.parts}
 
     @property
     def name(self) -> str:
         """Stem of the shard: the same for the same work, whichever way the rest is packed."""
-        return f"{cell_key(self.cell)}-{_hash(list(self.seeds))}"
+        return f"{cell_key(self.parts[0][0])}-{_hash(self.contents)}"
 
     @property
     def seed_steps(self) -> int:
-        return self.cell.steps * len(self.seeds)
+        return sum(cell.steps * len(seeds) for cell, seeds in self.parts)
 
 
 def cell_key(cell: Cell) -> str:
@@ -59,52 +80,59 @@ def train_pack(pack: Pack, scratch: Path | None = None, device: str = "cpu") -> 
     """
     with tempfile.TemporaryDirectory() as temporary:
         folder = scratch or Path(temporary) / "run"
-        if isinstance(pack.cell.config, Experiment):
-            rows = list(_head_rows(pack.cell.config, pack.seeds, device))
+        first = pack.parts[0][0]
+        if isinstance(first.config, Experiment):
+            rows = [{**first.labels, **row} for row in _head_rows(first.config, pack.parts[0][1], device)]
         else:
             try:
-                rows = _model_rows(pack, pack.cell.config, folder, device)
+                rows = _model_rows(pack, first.config, folder, device)
             except Interrupted:
                 return None
-        return as_bytes([{**pack.cell.labels, **row} for row in rows], pack, Path(temporary))
+        return as_bytes(rows, pack, Path(temporary))
 
 
 def as_bytes(rows: Sequence[Mapping[str, Any]], pack: Pack, folder: Path) -> bytes:
-    """Rows as a Parquet file that says which cell and seeds it holds."""
+    """Rows as a Parquet file that says which cells and seeds it holds."""
     path = folder / "rows.parquet"
-    write_table(path, rows, {"cell": cell_key(pack.cell), "seeds": json.dumps(list(pack.seeds))})
+    write_table(path, rows, {"parts": json.dumps(pack.contents)})
     return path.read_bytes()
 
 
 def _model_rows(pack: Pack, config: RunConfig, folder: Path, device: str) -> list[dict[str, Any]]:
-    run = fit(RunConfig(config.tunnel, config.model, config.training, pack.seeds), folder, resume=True, device=device)
-    curves, losses = _curves(read_table(folder / METRICS_FILE)), _losses(read_table(folder / LOSSES))
+    members = pack.members
+    rates = tuple(cell.config.training.lr for cell, _ in members) if len(pack.parts) > 1 else ()  # type: ignore[union-attr]
+    seeds = tuple(seed for _, seed in members)
+    run = fit(RunConfig(config.tunnel, config.model, config.training, seeds, rates), folder, resume=True, device=device)
+    curves = _curves(read_table(folder / METRICS_FILE), len(members))
+    losses = _losses(read_table(folder / LOSSES), len(members))
     rows = []
-    for e, seed in enumerate(pack.seeds):
+    for e, (cell, seed) in enumerate(members):
         finals = {name: float(run.evaluation.per_seed(name)[e]) for name in METRICS}
-        rows.append({"seed": seed, "diverged": run.diverged.get(seed, -1), **finals, **losses[seed], **curves[seed]})
+        rows.append({**cell.labels, "seed": seed, "diverged": run.frozen[e], **finals, **losses[e], **curves[e]})
     return rows
 
 
-def _curves(rows: Sequence[Mapping[str, Any]]) -> dict[int, dict[str, list[Any]]]:
-    """By seed: the steps of the evaluations and the model's metrics at them, over all positions."""
+def _curves(rows: Sequence[Mapping[str, Any]], members: int) -> list[dict[str, list[Any]]]:
+    """Of every member: the steps of the evaluations and the model's metrics at them, over all positions."""
     mine = [row for row in rows if row["predictor"] == MODEL and row["span"] == "all"]
-    found: dict[int, dict[str, list[Any]]] = {}
-    for row in sorted(mine, key=lambda row: row["step"]):
-        of = found.setdefault(row["seed"], {"evaluated": [], **{f"{name}_curve": [] for name in CURVES}})
-        of["evaluated"].append(row["step"])
-        for name in CURVES:
-            of[f"{name}_curve"].append(float(row[name]))
+    found = []
+    for of in _by_member(mine, members):
+        curves = {f"{name}_curve": [float(row[name]) for row in of] for name in CURVES}
+        found.append({"evaluated": [row["step"] for row in of], **curves})
     return found
 
 
-def _losses(rows: Sequence[Mapping[str, Any]]) -> dict[int, dict[str, list[Any]]]:
-    found: dict[int, dict[str, list[Any]]] = {}
-    for row in rows:
-        of = found.setdefault(row["seed"], {"recorded": [], "train_loss_curve": []})
-        of["recorded"].append(row["step"])
-        of["train_loss_curve"].append(float(row["loss"]))
-    return found
+def _losses(rows: Sequence[Mapping[str, Any]], members: int) -> list[dict[str, list[Any]]]:
+    return [
+        {"recorded": [row["step"] for row in of], "train_loss_curve": [float(row["loss"]) for row in of]}
+        for of in _by_member(rows, members)
+    ]
+
+
+def _by_member(rows: Sequence[Mapping[str, Any]], members: int) -> list[list[Mapping[str, Any]]]:
+    """Rows of each member in order of the steps; every step lists the members in the order of the ensemble."""
+    ordered = sorted(rows, key=lambda row: row["step"])
+    return [ordered[e::members] for e in range(members)]
 
 
 def _head_rows(experiment: Experiment, seeds: Sequence[int], device: str) -> Iterator[dict[str, Any]]:

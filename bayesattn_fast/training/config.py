@@ -79,6 +79,15 @@ class RunConfig:
     model: ModelConfig
     training: TrainingConfig
     seeds: tuple[int, ...]
+    rates: tuple[float, ...] = ()
+    """Peak learning rate of each seed, in place of training.lr; a seed may then occur once for every rate."""
+
+    def __post_init__(self) -> None:
+        if self.rates and len(self.rates) != len(self.seeds):
+            raise ValueError(f"rates must hold one for each of the {len(self.seeds)} seeds; got {len(self.rates)}")
+        for rate in self.rates:
+            if not 0 < rate < float("inf"):
+                raise ValueError(f"rates must be positive and finite; got {rate}")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and strings, for config.json."""
@@ -87,6 +96,7 @@ class RunConfig:
             "model": dataclasses.asdict(self.model),
             "training": _training_dict(self.training),
             "seeds": list(self.seeds),
+            **({"rates": list(self.rates)} if self.rates else {}),
         }
 
     @classmethod
@@ -102,6 +112,7 @@ class RunConfig:
                 _tupled(ModelConfig, data["model"]),
                 _tupled(TrainingConfig, data["training"]),
                 tuple(int(seed) for seed in data["seeds"]),
+                tuple(float(rate) for rate in data.get("rates", ())),
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a run configuration: {error}") from None
@@ -115,6 +126,8 @@ class RunConfig:
                     return f"{key} is {b} there and {a} here"
         if mine["seeds"] != theirs["seeds"]:
             return f"the seeds are {_shorten(theirs['seeds'])} there and {_shorten(mine['seeds'])} here"
+        if mine.get("rates") != theirs.get("rates"):
+            return f"the rates are {theirs.get('rates')} there and {mine.get('rates')} here"
         return None
 
 

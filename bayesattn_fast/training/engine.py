@@ -50,6 +50,7 @@ class Engine:
         self.model = models.build(config.model, config.tunnel, config.seeds).to(self.device)
         self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self.optimizer = optimizer.build(config.training, self.model)
+        self.shares = torch.tensor([rate / config.training.lr for rate in config.rates], device=self.device)
         self.diverged = torch.full((len(config.seeds),), -1, dtype=torch.int64)
         self.step = 0
         self.recorded_steps: list[int] = []
@@ -84,7 +85,7 @@ class Engine:
         rate = optimizer.learning_rate(training, self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        self._step_alive(dead)
+        self._take_step(dead)
         floor = batch.entropy.flatten(1).mean(1) * math.log(2)
         result = StepResult(losses, floor, norms, rate)
         self.step += 1
@@ -137,16 +138,24 @@ class Engine:
         broken = ~(losses.isfinite() & norms.isfinite()).cpu()
         self.diverged[broken & (self.diverged < 0)] = self.step
 
-    def _step_alive(self, dead: Tensor) -> None:
-        """Weight decay and momentum would still move a frozen seed, so its weights are put back."""
-        if not dead.any():
+    def _take_step(self, dead: Tensor) -> None:
+        """The optimiser's step, of which a seed with a rate of its own takes its share and a dead one nothing.
+
+        Every optimiser here moves weights in proportion to the rate. Momentum and decay would still move a dead seed.
+        """
+        if not len(self.shares) and not dead.any():
             self.optimizer.step()
             return
-        kept = [parameter.detach()[dead].clone() for parameter in self.parameters]
+        shares = (self.shares if len(self.shares) else torch.ones_like(dead, dtype=torch.float32)).masked_fill(
+            dead, 0.0
+        )
+        kept = [parameter.detach().clone() for parameter in self.parameters]
         self.optimizer.step()
         with torch.no_grad():
-            for parameter, rows in zip(self.parameters, kept, strict=True):
-                parameter[dead] = rows
+            for parameter, old in zip(self.parameters, kept, strict=True):
+                share = shares.view(-1, *[1] * (parameter.dim() - 1))
+                moved = torch.where(share == 1, parameter, old + share * (parameter - old))
+                parameter.copy_(torch.where(share == 0, old, moved))
 
     def predictor(self, tunnel: Tunnel | None = None) -> Callable[[Tensor], Tensor]:
         """inputs → float32 logits (E, B, P, C) at the scored positions of `tunnel`, by default the trained one.

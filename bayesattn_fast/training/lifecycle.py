@@ -29,7 +29,9 @@ class Run:
     config: RunConfig
     evaluation: Evaluation
     diverged: dict[int, int]
-    """Seed → step at which its loss or gradient stopped being finite."""
+    """Seed → step at which its loss or gradient stopped being finite; empty where seeds have rates of their own."""
+    frozen: tuple[int, ...]
+    """The same step for every entry of config.seeds, −1 where all went well."""
 
     @property
     def report(self) -> Path:
@@ -90,7 +92,7 @@ def fit(
         final = _evaluate(engine, last)
         rows = [row for row in rows if row["step"] < engine.step] + final.to_rows(step=engine.step)
         _save(engine, folder, rows)
-    return Run(folder, config, final, _diverged(engine))
+    return Run(folder, config, final, _diverged(engine), tuple(engine.diverged.tolist()))
 
 
 def load_engine(folder: Path, device: torch.device | str = "cpu") -> Engine:
@@ -118,6 +120,8 @@ def _evaluate(engine: Engine, before: Evaluation | None = None) -> Evaluation:
 
 
 def _diverged(engine: Engine) -> dict[int, int]:
+    if engine.config.rates:  # one seed may be there with several rates
+        return {}
     return {seed: step for seed, step in zip(engine.config.seeds, engine.diverged.tolist(), strict=True) if step >= 0}
 
 
@@ -145,6 +149,7 @@ def _save(engine: Engine, folder: Path, rows: list[dict[str, Any]]) -> None:
 
 def _loss_rows(engine: Engine) -> list[dict[str, Any]]:
     history = {key: values.tolist() for key, values in engine.history().items()}
+    shares = engine.shares.tolist() or [1.0] * len(engine.config.seeds)
     return [
         {
             "seed": seed,
@@ -152,7 +157,7 @@ def _loss_rows(engine: Engine) -> list[dict[str, Any]]:
             "loss": history["loss"][i][e],
             "floor": history["floor"][i][e],
             "gradient_norm": history["gradient_norm"][i][e],
-            "lr": history["lr"][i],
+            "lr": history["lr"][i] * shares[e],
         }
         for i, step in enumerate(engine.recorded_steps)
         for e, seed in enumerate(engine.config.seeds)

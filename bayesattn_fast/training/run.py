@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..storage import read_json, write_json
+from ..storage import holds_nothing, read_json, write_json
 from .config import RunConfig
 
 CONFIG, CHECKPOINT, METRICS, LOSSES, WATCH, STATE = (
@@ -90,7 +90,7 @@ def prepare(folder: Path, config: RunConfig, *, resume: bool, overwrite: bool, c
         if difference := config.difference(read_config(folder)):
             raise ValueError(f"--resume: {folder} was started with other settings: {difference}")
         return
-    if folder.exists() and any(folder.iterdir()):
+    if folder.exists() and not holds_nothing(folder):
         if not is_run(folder):
             raise ValueError(f"--out {folder} is not empty and holds no run; choose another folder")
         if not overwrite:

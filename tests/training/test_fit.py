@@ -206,6 +206,12 @@ def test_a_folder_that_holds_something_else_is_not_touched(tmp_path: Path) -> No
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+def test_what_a_kill_in_its_first_moment_leaves_is_an_empty_folder(tmp_path: Path) -> None:
+    for name in (".lock", ".config.json.1702-10a1686a.tmp"):
+        (tmp_path / name).touch()
+    assert fit(small(steps=2), tmp_path, resume=True).config == small(steps=2)
+
+
 def test_two_processes_cannot_train_in_one_folder(tmp_path: Path) -> None:
     from bayesattn_fast.training.run import locked
 

@@ -11,7 +11,7 @@ from ..case import OURS, Case, Contender, Draw, Prepared, Shape
 from ..limits import Cost
 from ..peers import posteriors as peers
 
-VERIFY = ((5, 2, "verify"), (97, 20, "verify"), (33, 1000, "verify"))
+VERIFY = ((5, 2, "verify"), (97, 20, "verify"), (33, 1000, "verify"), (9, 8000, "verify"))
 
 
 def cases() -> list[Case]:

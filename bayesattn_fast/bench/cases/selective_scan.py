@@ -21,9 +21,11 @@ CURVE_POSITIONS = 1280
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 VERIFY = ((2, 16, 16, 1), (3, 33, 7, 129), (2, 20, 64, 65))
 """A single position; odd sizes over several tiles; many states."""
+CHECKED = {"batch": 2, "channels": 16}
 RESULTS = ("y", "du", "ddelta", "dA", "dB", "dC", "dD", "ddelta_bias")
 QUADRATIC = ("mamba-ssm", "mamba-ssm formula", "transformers")
-"""Their backward passes take time that grows as L²: from L = 80 they get an eighth of a large batch."""
+"""Their backward passes take time that grows as L²: from L = 80 they get an eighth of a large batch, and from L = 512
+an eighth of the channels."""
 
 
 def cases() -> list[Case]:
@@ -56,7 +58,7 @@ def _case(
     return Case(
         "selective_scan", work, {"batch": batch, "channels": channels, "states": states, "L": length}, dtype,
         size, "positions", batch * length, cost, TOLERANCE[dtype], _with_gradients if backward else _forward,
-        {"batch": 2, "channels": 16}, curve, results=RESULTS if backward else RESULTS[:1],
+        CHECKED, curve, results=RESULTS if backward else RESULTS[:1],
     )  # fmt: skip
 
 
@@ -91,14 +93,26 @@ def _with_gradients(draw: Draw, shape: Shape) -> Prepared:
     operands = _operands(draw, shape, grad=True)
     upstream = draw.normal(shape["batch"], shape["channels"], shape["L"])
     scans, missing = peers.load() if draw.peers else ({}, {})
-    few = max(1, shape["batch"] // 8) if shape["batch"] > 2 and shape["L"] >= 80 else shape["batch"]
-    part = [t.detach()[:few].clone().requires_grad_() if t.dim() == 3 else t for t in operands]
+    part, upstream_part, share = _part(operands, upstream)
     contenders = {}
     for name, scan in {OURS: ours, **scans}.items():
-        small = name in QUADRATIC and few < shape["batch"]
-        run = partial(_through, scan, part if small else operands, upstream[:few] if small else upstream)
-        contenders[name] = Contender(run, looser=3.0, share=few / shape["batch"] if small else 1.0)
+        if name in QUADRATIC and share < 1:
+            contenders[name] = Contender(partial(_through, scan, part, upstream_part), looser=3.0, share=share)
+        else:
+            contenders[name] = Contender(partial(_through, scan, operands, upstream), looser=3.0)
     return Prepared(contenders, lambda: _through(peers.formula, _exact(operands), upstream.double()), missing)
+
+
+def _part(operands: list[Tensor], upstream: Tensor) -> tuple[list[Tensor], Tensor, float]:
+    """What is given to the quadratic ones, and which share of the work that is."""
+    batch, channels, length = upstream.shape
+    large = batch > CHECKED["batch"]  # where they are compared with float64 they do all of it
+    few = max(1, batch // 8) if large and length >= 80 else batch
+    wide = max(1, channels // 8) if large and length >= 512 else channels
+    u, delta, A, B, C, D, bias = operands
+    cut = [u[:few, :wide], delta[:few, :wide], A[:wide], B[:few], C[:few], D[:wide], bias[:wide]]
+    part = [t.detach().clone().requires_grad_() for t in cut]
+    return part, upstream[:few, :wide].contiguous(), few * wide / (batch * channels)
 
 
 def _through(scan: peers.Scan, operands: list[Tensor], upstream: Tensor) -> tuple[Tensor, ...]:
