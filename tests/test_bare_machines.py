@@ -99,12 +99,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def train(folder: Path, *more: str, largest_file: int = resource.RLIM_INFINITY) -> subprocess.CompletedProcess[str]:
+    # Coverage writes a file of its own in every process, which the limit would stop too.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
     words = ["train", "bijection", *TINY, "--checkpoint-every", "2", "--out", str(folder), *more]
     return subprocess.run(
         [sys.executable, "-m", "bayesattn_fast", *words],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "BAYESATTN_BACKEND": "reference"},
+        env={**environment, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "BAYESATTN_BACKEND": "reference"},
         cwd=folder.parent,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, resource.RLIM_INFINITY)),
     )

@@ -23,6 +23,8 @@ def test_a_large_result_takes_few_page_faults() -> None:
         pytest.skip("large pages are not given on request here")
     floats = 16 << 20  # 64 MiB: above what the C library keeps for itself
     plain, large = faults_of_filling(torch.empty(floats)), faults_of_filling(fresh(torch.empty(floats)))
+    if plain < floats // 4096:
+        pytest.skip("the allocator handed out pages that were there already, after the tests before this one")
     assert large < plain / 4
 
 
